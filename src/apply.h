@@ -1,0 +1,62 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.h
+ *	  Applies the changes of a pgoutput stream to the tables of one unit.
+ *
+ * The caller reads the stream, decides which remote transactions count, and
+ * begins and ends nothing but streams; apply.c opens the local transaction
+ * at the first change that needs one and leaves it open, so that the caller
+ * decides what is committed together.  Changes of tables outside the unit are
+ * recognized without opening, locking or looking up anything local.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/apply.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_APPLY_H
+#define REUSE_SYNC_APPLY_H
+
+#include "lib/stringinfo.h"
+#include "replication/logicalproto.h"
+
+/* A table of the unit: changes are matched by name, as the server does. */
+typedef struct ApplyTarget
+{
+	Oid			relid;			/* local relation */
+	const char *nspname;		/* its schema, the same on the publisher */
+	const char *relname;		/* its name, the same on the publisher */
+} ApplyTarget;
+
+/*
+ * Begin a stream.  Forgets what an earlier stream said of remote relations;
+ * 'targets' (which must stay valid until the next call) are the tables whose
+ * changes are to be applied.  MySubscription must be set: the server's
+ * relation map reads it.
+ */
+extern void apply_start_stream(const ApplyTarget *targets, int ntargets);
+
+/*
+ * Name the remote transaction that the next messages belong to, for error
+ * contexts: its xid and the LSN of its commit.
+ */
+extern void apply_set_transaction(TransactionId xid, XLogRecPtr commit_lsn);
+
+/*
+ * Process one message other than BEGIN and COMMIT; 's' stands at the message
+ * type.  With 'skip' set, changes are recognized but not applied.
+ *
+ * Returns true if the message is a change of a target.  If it was applied, a
+ * local transaction is open on return (apply starts one if none was).
+ *
+ * Locks: ROW EXCLUSIVE on the table changed, ACCESS EXCLUSIVE for TRUNCATE,
+ * both until the end of the local transaction.  Throws what the server's
+ * apply worker throws for the same cause, with a context that names table,
+ * column, xid and LSN; ERRCODE_PROTOCOL_VIOLATION for messages that a stream
+ * without streaming and two_phase cannot hold.
+ */
+extern bool apply_message(StringInfo s, bool skip);
+
+#endif							/* REUSE_SYNC_APPLY_H */

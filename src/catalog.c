@@ -1,0 +1,661 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.c
+ *	  The extension's catalog.
+ *
+ * The relations are materialized views (sql/reuse_sync--1.0.sql says why), so
+ * rows are written with the server's functions for catalogs.  Each write is
+ * followed by a CommandCounterIncrement: a row may be written twice in one
+ * transaction.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/catalog.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_subscription_rel.h"
+#include "commands/dbcommands.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/pg_lsn.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "pool.h"
+#include "settings.h"
+
+enum
+{
+	SLOT_dbid, SLOT_subid, SLOT_slot_id, SLOT_slot_name, SLOT_state,
+	SLOT_relid, SLOT_created_at, SLOT_publisher_sysid,
+	SLOT_publisher_timeline, SLOT_tables_synced, SLOT_last_error,
+	SLOT_conninfo, SLOT_natts
+};
+
+enum
+{
+	NUMBER_dbid, NUMBER_subid, NUMBER_last_slot_id, NUMBER_natts
+};
+
+enum
+{
+	PROGRESS_dbid, PROGRESS_subid, PROGRESS_relid, PROGRESS_slot_id,
+	PROGRESS_copy_xid, PROGRESS_snapshot, PROGRESS_filter_end, PROGRESS_started_at,
+	PROGRESS_bytes_total, PROGRESS_bytes_copied, PROGRESS_tuples_copied,
+	PROGRESS_attempts, PROGRESS_next_retry, PROGRESS_last_error,
+	PROGRESS_last_error_time, PROGRESS_natts
+};
+
+/* The counters follow in the order of PoolCounters. */
+#define COUNTER_COUNTERS	((int) (sizeof(PoolCounters) / sizeof(int64)))
+enum
+{
+	COUNTER_dbid, COUNTER_place, COUNTER_first,
+	COUNTER_natts = COUNTER_first + COUNTER_COUNTERS
+};
+
+#define MAX_NATTS	16
+
+static const char *const slot_state_names[] = {
+	[SLOT_CREATING] = "creating",
+	[SLOT_CREATED] = "created",
+	[SLOT_LINKED] = "linked",
+	[SLOT_ORPHANED] = "orphaned",
+};
+
+/* A row being read or written. */
+typedef struct Row
+{
+	Datum		values[MAX_NATTS];
+	bool		nulls[MAX_NATTS];
+} Row;
+
+static void
+row_set(Row *row, int att, Datum value)
+{
+	row->values[att] = value;
+	row->nulls[att] = false;
+}
+
+/* Set, or null. */
+static void
+row_set_if(Row *row, int att, bool isset, Datum value)
+{
+	row->values[att] = isset ? value : (Datum) 0;
+	row->nulls[att] = !isset;
+}
+
+static void
+row_set_text(Row *row, int att, const char *value)
+{
+	row_set_if(row, att, value != NULL,
+			   value ? CStringGetTextDatum(value) : (Datum) 0);
+}
+
+static char *
+row_get_text(const Row *row, int att)
+{
+	return row->nulls[att] ? NULL : TextDatumGetCString(row->values[att]);
+}
+
+bool
+catalog_exists(int elevel)
+{
+	Relation	rel;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
+				F_NAMEEQ, CStringGetDatum(EXTENSION_NAME));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	if (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		Datum		datum = heap_getattr(tuple, Anum_pg_extension_extversion,
+										 RelationGetDescr(rel), &isnull);
+		char	   *version = isnull ? "" : TextDatumGetCString(datum);
+
+		found = strcmp(version, EXTENSION_VERSION) == 0;
+		if (!found && elevel > 0)
+			ereport(elevel,
+					errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("extension \"%s\" is version %s in database \"%s\", but the loaded library is version %s",
+						   EXTENSION_NAME, version,
+						   get_database_name(MyDatabaseId),
+						   EXTENSION_VERSION),
+					errhint("Run ALTER EXTENSION %s UPDATE, or restart the server if a new library was installed.",
+							EXTENSION_NAME));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+static Oid
+catalog_relid(const char *name)
+{
+	Oid			nspid = get_namespace_oid(EXTENSION_NAME, true);
+	Oid			relid = InvalidOid;
+
+	if (OidIsValid(nspid))
+		relid = get_relname_relid(name, nspid);
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				errcode(ERRCODE_UNDEFINED_OBJECT),
+				errmsg("extension \"%s\" is not installed in database \"%s\"",
+					   EXTENSION_NAME, get_database_name(MyDatabaseId)),
+				errhint("Run CREATE EXTENSION %s.", EXTENSION_NAME));
+	return relid;
+}
+
+static Relation
+catalog_open(const char *name, LOCKMODE lockmode)
+{
+	Relation	rel = try_relation_open(catalog_relid(name), lockmode);
+
+	/* Dropped while we waited for the lock: say so as above. */
+	if (rel == NULL)
+		return table_open(catalog_relid(name), lockmode);
+	return rel;
+}
+
+static void
+key_init(ScanKey key, int att, RegProcedure proc, Datum value)
+{
+	ScanKeyInit(key, att + 1, BTEqualStrategyNumber, proc, value);
+}
+
+/* Copy of the row with this key, deformed into 'row' as well; or null. */
+static HeapTuple
+find_row(Relation rel, const char *index, ScanKey keys, int nkeys, Row *row)
+{
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	scan = systable_beginscan(rel, catalog_relid(index), true, NULL,
+							  nkeys, keys);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		tuple = heap_copytuple(tuple);
+		heap_deform_tuple(tuple, RelationGetDescr(rel),
+						  row->values, row->nulls);
+	}
+	systable_endscan(scan);
+	return tuple;
+}
+
+static void
+put_row(Relation rel, HeapTuple old, Row *row)
+{
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel),
+										row->values, row->nulls);
+
+	if (HeapTupleIsValid(old))
+		CatalogTupleUpdate(rel, &old->t_self, tuple);
+	else
+		CatalogTupleInsert(rel, tuple);
+	CommandCounterIncrement();
+}
+
+/* --- slots --- */
+
+static HeapTuple
+find_slot(Relation rel, Oid subid, int64 slot_id, Row *row)
+{
+	ScanKeyData keys[3];
+
+	key_init(&keys[0], SLOT_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], SLOT_subid, F_OIDEQ, ObjectIdGetDatum(subid));
+	key_init(&keys[2], SLOT_slot_id, F_INT8EQ, Int64GetDatum(slot_id));
+	return find_row(rel, "slot_catalog_key", keys, 3, row);
+}
+
+static int64
+next_slot_id(Oid subid)
+{
+	Relation	rel;
+	ScanKeyData keys[2];
+	HeapTuple	old;
+	Row			row = {0};
+	int64		slot_id = 1;
+
+	rel = catalog_open("slot_number", ShareRowExclusiveLock);
+	key_init(&keys[0], NUMBER_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], NUMBER_subid, F_OIDEQ, ObjectIdGetDatum(subid));
+	old = find_row(rel, "slot_number_key", keys, 2, &row);
+	if (HeapTupleIsValid(old))
+		slot_id = DatumGetInt64(row.values[NUMBER_last_slot_id]) + 1;
+	row_set(&row, NUMBER_dbid, ObjectIdGetDatum(MyDatabaseId));
+	row_set(&row, NUMBER_subid, ObjectIdGetDatum(subid));
+	row_set(&row, NUMBER_last_slot_id, Int64GetDatum(slot_id));
+	put_row(rel, old, &row);
+
+	/* The lock stays until commit: numbers are given out one by one. */
+	table_close(rel, NoLock);
+	return slot_id;
+}
+
+int64
+catalog_add_slot(Oid subid, NameData *slot_name)
+{
+	int64		slot_id = next_slot_id(subid);
+	char		name[NAMEDATALEN];
+	Relation	rel;
+	Row			row = {0};
+
+	/* 10 + 1 + 10 + 1 + 19 + 1 + 20 bytes at most: 63 with a last one free */
+	snprintf(name, sizeof(name), "reuse_sync_%u_" INT64_FORMAT "_" UINT64_FORMAT,
+			 subid, slot_id, GetSystemIdentifier());
+	namestrcpy(slot_name, name);
+
+	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	memset(row.nulls, true, sizeof(row.nulls));
+	row_set(&row, SLOT_dbid, ObjectIdGetDatum(MyDatabaseId));
+	row_set(&row, SLOT_subid, ObjectIdGetDatum(subid));
+	row_set(&row, SLOT_slot_id, Int64GetDatum(slot_id));
+	row_set(&row, SLOT_slot_name, NameGetDatum(slot_name));
+	row_set_text(&row, SLOT_state, slot_state_names[SLOT_CREATING]);
+	row_set(&row, SLOT_created_at,
+			TimestampTzGetDatum(GetCurrentTimestamp()));
+	row_set(&row, SLOT_tables_synced, Int64GetDatum(0));
+	put_row(rel, NULL, &row);
+	table_close(rel, RowExclusiveLock);
+	return slot_id;
+}
+
+void
+catalog_slot_created(Oid subid, int64 slot_id,
+					 const PublisherIdentity *publisher)
+{
+	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	Row			row;
+	HeapTuple	old = find_slot(rel, subid, slot_id, &row);
+
+	if (HeapTupleIsValid(old))
+	{
+		row_set_text(&row, SLOT_state, slot_state_names[SLOT_CREATED]);
+		row_set(&row, SLOT_publisher_sysid,
+				Int64GetDatum((int64) publisher->sysid));
+		row_set(&row, SLOT_publisher_timeline,
+				Int32GetDatum((int32) publisher->timeline));
+		put_row(rel, old, &row);
+	}
+	table_close(rel, RowExclusiveLock);
+}
+
+void
+catalog_set_slot(Oid subid, int64 slot_id, SlotState state, Oid relid)
+{
+	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	Row			row;
+	HeapTuple	old = find_slot(rel, subid, slot_id, &row);
+
+	if (HeapTupleIsValid(old))
+	{
+		row_set_text(&row, SLOT_state, slot_state_names[state]);
+		row_set_if(&row, SLOT_relid, OidIsValid(relid),
+				   ObjectIdGetDatum(relid));
+		put_row(rel, old, &row);
+	}
+	table_close(rel, RowExclusiveLock);
+}
+
+void
+catalog_slot_table_done(Oid subid, int64 slot_id)
+{
+	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	Row			row;
+	HeapTuple	old = find_slot(rel, subid, slot_id, &row);
+
+	if (HeapTupleIsValid(old))
+	{
+		row_set(&row, SLOT_tables_synced,
+				Int64GetDatum(DatumGetInt64(row.values[SLOT_tables_synced]) +
+							  1));
+		row_set_text(&row, SLOT_state, slot_state_names[SLOT_CREATED]);
+		row_set_if(&row, SLOT_relid, false, (Datum) 0);
+		put_row(rel, old, &row);
+	}
+	table_close(rel, RowExclusiveLock);
+}
+
+void
+catalog_set_slot_error(Oid subid, int64 slot_id, const char *error)
+{
+	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	Row			row;
+	HeapTuple	old = find_slot(rel, subid, slot_id, &row);
+
+	if (HeapTupleIsValid(old))
+	{
+		row_set_text(&row, SLOT_last_error, error);
+		put_row(rel, old, &row);
+	}
+	table_close(rel, RowExclusiveLock);
+}
+
+void
+catalog_remove_slot(Oid subid, int64 slot_id)
+{
+	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	Row			row;
+	HeapTuple	old = find_slot(rel, subid, slot_id, &row);
+
+	if (HeapTupleIsValid(old))
+	{
+		CatalogTupleDelete(rel, &old->t_self);
+		CommandCounterIncrement();
+	}
+	table_close(rel, RowExclusiveLock);
+}
+
+static SlotState
+slot_state_from_name(const char *name)
+{
+	for (int i = 0; i < lengthof(slot_state_names); i++)
+		if (name != NULL && strcmp(name, slot_state_names[i]) == 0)
+			return (SlotState) i;
+	ereport(ERROR,
+			errcode(ERRCODE_DATA_CORRUPTED),
+			errmsg("unexpected state \"%s\" in reuse_sync.slot_catalog",
+				   name ? name : "(null)"));
+	return SLOT_CREATING;		/* not reached */
+}
+
+static void
+slot_from_row(const Row *row, SlotRow *slot)
+{
+	slot->subid = DatumGetObjectId(row->values[SLOT_subid]);
+	slot->slot_id = DatumGetInt64(row->values[SLOT_slot_id]);
+	slot->slot_name = *DatumGetName(row->values[SLOT_slot_name]);
+	slot->state = slot_state_from_name(row_get_text(row, SLOT_state));
+	slot->relid = row->nulls[SLOT_relid] ? InvalidOid :
+		DatumGetObjectId(row->values[SLOT_relid]);
+	slot->publisher_sysid = row->nulls[SLOT_publisher_sysid] ? 0 :
+		(uint64) DatumGetInt64(row->values[SLOT_publisher_sysid]);
+	slot->publisher_timeline = row->nulls[SLOT_publisher_timeline] ? 0 :
+		(uint32) DatumGetInt32(row->values[SLOT_publisher_timeline]);
+	slot->conninfo = row_get_text(row, SLOT_conninfo);
+}
+
+bool
+catalog_get_slot(Oid subid, int64 slot_id, SlotRow *slot)
+{
+	Relation	rel = catalog_open("slot_catalog", AccessShareLock);
+	Row			row;
+	HeapTuple	tuple = find_slot(rel, subid, slot_id, &row);
+
+	if (HeapTupleIsValid(tuple))
+		slot_from_row(&row, slot);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+List *
+catalog_slots(Oid subid)
+{
+	Relation	rel = catalog_open("slot_catalog", AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData keys[2];
+	HeapTuple	tuple;
+	List	   *slots = NIL;
+
+	key_init(&keys[0], SLOT_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], SLOT_subid, F_OIDEQ, ObjectIdGetDatum(subid));
+	scan = systable_beginscan(rel, catalog_relid("slot_catalog_key"), true,
+							  NULL, OidIsValid(subid) ? 2 : 1, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Row			row;
+		SlotRow    *slot = palloc(sizeof(SlotRow));
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel),
+						  row.values, row.nulls);
+		slot_from_row(&row, slot);
+		slots = lappend(slots, slot);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return slots;
+}
+
+int
+catalog_orphan_slots(Oid subid, const char *conninfo)
+{
+	List	   *slots = catalog_slots(subid);
+	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	ListCell   *lc;
+
+	foreach(lc, slots)
+	{
+		SlotRow    *slot = lfirst(lc);
+		Row			row;
+		HeapTuple	old = find_slot(rel, subid, slot->slot_id, &row);
+
+		if (!HeapTupleIsValid(old))
+			continue;
+		row_set_text(&row, SLOT_state, slot_state_names[SLOT_ORPHANED]);
+		row_set_if(&row, SLOT_relid, false, (Datum) 0);
+		row_set_text(&row, SLOT_conninfo, conninfo);
+		put_row(rel, old, &row);
+	}
+	table_close(rel, RowExclusiveLock);
+	return list_length(slots);
+}
+
+/* --- tables --- */
+
+static HeapTuple
+find_progress(Relation rel, Oid subid, Oid relid, Row *row)
+{
+	ScanKeyData keys[3];
+
+	key_init(&keys[0], PROGRESS_dbid, F_OIDEQ,
+			 ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], PROGRESS_subid, F_OIDEQ, ObjectIdGetDatum(subid));
+	key_init(&keys[2], PROGRESS_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	return find_row(rel, "table_progress_key", keys, 3, row);
+}
+
+/* An int64-sized value of the row, or what stands for null. */
+#define row_get64(row, att, if_null) \
+	((row)->nulls[att] ? (if_null) : DatumGetInt64((row)->values[att]))
+
+bool
+catalog_get_progress(Oid subid, Oid relid, TableProgress *progress)
+{
+	Relation	rel = catalog_open("table_progress", AccessShareLock);
+	Row			row;
+	HeapTuple	tuple = find_progress(rel, subid, relid, &row);
+
+	memset(progress, 0, sizeof(TableProgress));
+	progress->bytes_total = -1;
+	if (HeapTupleIsValid(tuple))
+	{
+		progress->slot_id = row_get64(&row, PROGRESS_slot_id, 0);
+		progress->copy_xid = row.nulls[PROGRESS_copy_xid] ?
+			InvalidTransactionId :
+			DatumGetTransactionId(row.values[PROGRESS_copy_xid]);
+		progress->snapshot = row_get_text(&row, PROGRESS_snapshot);
+		progress->filter_end = (XLogRecPtr)
+			row_get64(&row, PROGRESS_filter_end, 0);
+		progress->started_at = row_get64(&row, PROGRESS_started_at, 0);
+		progress->bytes_total = row_get64(&row, PROGRESS_bytes_total, -1);
+		progress->bytes_copied = row_get64(&row, PROGRESS_bytes_copied, 0);
+		progress->tuples_copied = row_get64(&row, PROGRESS_tuples_copied, 0);
+		progress->attempts = row.nulls[PROGRESS_attempts] ? 0 :
+			DatumGetInt32(row.values[PROGRESS_attempts]);
+		progress->next_retry = row_get64(&row, PROGRESS_next_retry, 0);
+		progress->last_error = row_get_text(&row, PROGRESS_last_error);
+		progress->last_error_time =
+			row_get64(&row, PROGRESS_last_error_time, 0);
+	}
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+void
+catalog_put_progress(Oid subid, Oid relid, const TableProgress *progress)
+{
+	Relation	rel = catalog_open("table_progress", RowExclusiveLock);
+	Row			row = {0};
+	HeapTuple	old = find_progress(rel, subid, relid, &row);
+
+	row_set(&row, PROGRESS_dbid, ObjectIdGetDatum(MyDatabaseId));
+	row_set(&row, PROGRESS_subid, ObjectIdGetDatum(subid));
+	row_set(&row, PROGRESS_relid, ObjectIdGetDatum(relid));
+	row_set_if(&row, PROGRESS_slot_id, progress->slot_id != 0,
+			   Int64GetDatum(progress->slot_id));
+	row_set_if(&row, PROGRESS_copy_xid,
+			   TransactionIdIsValid(progress->copy_xid),
+			   TransactionIdGetDatum(progress->copy_xid));
+	row_set_text(&row, PROGRESS_snapshot, progress->snapshot);
+	row_set_if(&row, PROGRESS_filter_end,
+			   !XLogRecPtrIsInvalid(progress->filter_end),
+			   LSNGetDatum(progress->filter_end));
+	row_set_if(&row, PROGRESS_started_at, progress->started_at != 0,
+			   TimestampTzGetDatum(progress->started_at));
+	row_set_if(&row, PROGRESS_bytes_total, progress->bytes_total >= 0,
+			   Int64GetDatum(progress->bytes_total));
+	row_set(&row, PROGRESS_bytes_copied,
+			Int64GetDatum(progress->bytes_copied));
+	row_set(&row, PROGRESS_tuples_copied,
+			Int64GetDatum(progress->tuples_copied));
+	row_set(&row, PROGRESS_attempts, Int32GetDatum(progress->attempts));
+	row_set_if(&row, PROGRESS_next_retry, progress->next_retry != 0,
+			   TimestampTzGetDatum(progress->next_retry));
+	row_set_text(&row, PROGRESS_last_error, progress->last_error);
+	row_set_if(&row, PROGRESS_last_error_time,
+			   progress->last_error_time != 0,
+			   TimestampTzGetDatum(progress->last_error_time));
+	put_row(rel, old, &row);
+	table_close(rel, RowExclusiveLock);
+}
+
+/* --- counters --- */
+
+PoolCounters Counters;
+
+/* What the open transaction has written of them. */
+static PoolCounters in_flight;
+
+static void
+add_counters(PoolCounters *sum, const PoolCounters *delta)
+{
+	for (int i = 0; i < COUNTER_COUNTERS; i++)
+		((int64 *) sum)[i] += ((const int64 *) delta)[i];
+}
+
+static void
+counters_at_transaction_end(XactEvent event, void *arg)
+{
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT)
+		return;
+	if (event == XACT_EVENT_ABORT)
+		add_counters(&Counters, &in_flight);
+	memset(&in_flight, 0, sizeof(in_flight));
+}
+
+void
+catalog_write_counters(void)
+{
+	static bool registered = false;
+	Relation	rel = catalog_open("counter", RowExclusiveLock);
+	ScanKeyData keys[2];
+	Row			row = {0};
+	HeapTuple	old;
+
+	if (!registered)
+	{
+		RegisterXactCallback(counters_at_transaction_end, NULL);
+		registered = true;
+	}
+	key_init(&keys[0], COUNTER_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], COUNTER_place, F_INT4EQ,
+			 Int32GetDatum(pool_my_place()));
+	old = find_row(rel, "counter_key", keys, 2, &row);
+	row_set(&row, COUNTER_dbid, ObjectIdGetDatum(MyDatabaseId));
+	row_set(&row, COUNTER_place, Int32GetDatum(pool_my_place()));
+	for (int i = 0; i < COUNTER_COUNTERS; i++)
+		row_set(&row, COUNTER_first + i,
+				Int64GetDatum((HeapTupleIsValid(old) ?
+							   DatumGetInt64(row.values[COUNTER_first + i]) :
+							   0) + ((int64 *) &Counters)[i]));
+	put_row(rel, old, &row);
+	table_close(rel, RowExclusiveLock);
+
+	add_counters(&in_flight, &Counters);
+	memset(&Counters, 0, sizeof(Counters));
+}
+
+/* --- upkeep --- */
+
+/* Is this row of another database, or of a table no longer subscribed? */
+static bool
+is_strange(const Row *row, bool is_progress)
+{
+	if (DatumGetObjectId(row->values[0]) != MyDatabaseId)
+		return true;
+	return is_progress &&
+		!SearchSysCacheExists2(SUBSCRIPTIONRELMAP,
+							   row->values[PROGRESS_relid],
+							   row->values[PROGRESS_subid]);
+}
+
+void
+catalog_forget_strangers(void)
+{
+	static const char *const names[] = {
+		"slot_catalog", "slot_number", "table_progress", "counter"
+	};
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		Relation	rel = catalog_open(names[i], ShareRowExclusiveLock);
+		SysScanDesc scan;
+		HeapTuple	tuple;
+
+		scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			Row			row;
+
+			heap_deform_tuple(tuple, RelationGetDescr(rel),
+							  row.values, row.nulls);
+			if (is_strange(&row, strcmp(names[i], "table_progress") == 0))
+				CatalogTupleDelete(rel, &tuple->t_self);
+		}
+		systable_endscan(scan);
+		table_close(rel, NoLock);
+	}
+	CommandCounterIncrement();
+}
+
+void
+catalog_lock_out_writers(void)
+{
+	LockRelationOid(catalog_relid("slot_catalog"), ShareRowExclusiveLock);
+}

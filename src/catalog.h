@@ -1,0 +1,137 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.h
+ *	  The extension's catalog: slots, progress of tables, counters.
+ *
+ * Everything runs in the caller's transaction and sees what it did before.
+ * Rows are those of this database.  All throw ERRCODE_UNDEFINED_OBJECT if the
+ * extension is not there.
+ *
+ * Concurrency: a slot's row is written by the process that has claimed the
+ * slot, a table's row by the one that has claimed the table, counters by the
+ * process in that place of the pool; numbers are given out under a lock.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/catalog.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_CATALOG_H
+#define REUSE_SYNC_CATALOG_H
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
+
+#include "publisher.h"
+
+typedef enum SlotState
+{
+	SLOT_CREATING,				/* may or may not exist yet */
+	SLOT_CREATED,
+	SLOT_LINKED,				/* finishes one table, then goes */
+	SLOT_ORPHANED				/* its subscription is gone */
+} SlotState;
+
+typedef struct SlotRow
+{
+	Oid			subid;
+	int64		slot_id;
+	NameData	slot_name;
+	SlotState	state;
+	Oid			relid;			/* of a linked slot */
+	uint64		publisher_sysid;	/* 0 while creating */
+	uint32		publisher_timeline;
+	char	   *conninfo;		/* of an orphaned one */
+} SlotRow;
+
+typedef struct TableProgress
+{
+	int64		slot_id;		/* 0: none of ours */
+	TransactionId copy_xid;		/* local transaction that set state f */
+	char	   *snapshot;		/* null: none */
+	XLogRecPtr	filter_end;
+	TimestampTz started_at;		/* 0: never */
+	int64		bytes_total;	/* -1: not known */
+	int64		bytes_copied;
+	int64		tuples_copied;
+	int			attempts;
+	TimestampTz next_retry;		/* 0: at once */
+	char	   *last_error;
+	TimestampTz last_error_time;
+} TableProgress;
+
+/* Changes of the counters since they were last written. */
+typedef struct PoolCounters
+{
+	int64		tables_synced;
+	int64		units;
+	int64		slots_created;
+	int64		slots_reused;
+	int64		slots_dropped;
+	int64		workers_started;
+	int64		bytes_copied;
+	int64		transactions_skipped;
+	int64		transactions_applied;
+	int64		errors;
+} PoolCounters;
+
+/*
+ * Is the extension in this database, in the version of this library?  Another
+ * version is reported with 'elevel' (0: silently).
+ */
+extern bool catalog_exists(int elevel);
+
+/* --- slots --- */
+
+/*
+ * Give out the next number and insert a row "creating".  The caller commits
+ * and flushes before it asks the publisher for the slot (design.md section
+ * 4).  Takes SHARE ROW EXCLUSIVE on slot_number.
+ */
+extern int64 catalog_add_slot(Oid subid, NameData *slot_name);
+extern void catalog_slot_created(Oid subid, int64 slot_id,
+								 const PublisherIdentity *publisher);
+extern void catalog_set_slot(Oid subid, int64 slot_id, SlotState state,
+							 Oid relid);
+extern void catalog_slot_table_done(Oid subid, int64 slot_id);
+extern void catalog_set_slot_error(Oid subid, int64 slot_id,
+								   const char *error);
+extern void catalog_remove_slot(Oid subid, int64 slot_id);
+extern bool catalog_get_slot(Oid subid, int64 slot_id, SlotRow *row);
+
+/* All rows (SlotRow *), or those of one subscription. */
+extern List *catalog_slots(Oid subid);
+
+/* Make all slots of a subscription orphans that keep its conninfo. */
+extern int	catalog_orphan_slots(Oid subid, const char *conninfo);
+
+/* --- tables --- */
+extern bool catalog_get_progress(Oid subid, Oid relid,
+								 TableProgress *progress);
+extern void catalog_put_progress(Oid subid, Oid relid,
+								 const TableProgress *progress);
+
+/* --- counters --- */
+
+/* What this process has counted and not written yet. */
+extern PoolCounters Counters;
+
+/*
+ * Write them in the current transaction; if it aborts they are kept for the
+ * next write.
+ */
+extern void catalog_write_counters(void);
+
+/*
+ * Remove what belongs to other databases, and progress of tables that are no
+ * longer in a subscription.  Never touches a publisher.
+ */
+extern void catalog_forget_strangers(void);
+
+/* Wait until no transaction has the catalog open for writing. */
+extern void catalog_lock_out_writers(void);
+
+#endif							/* REUSE_SYNC_CATALOG_H */

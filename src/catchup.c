@@ -1,0 +1,482 @@
+/*-------------------------------------------------------------------------
+ *
+ * catchup.c
+ *	  Catch-up: the stream of a unit's slot, applied to the unit's table.
+ *
+ * The stream holds the changes of every published table since the slot's last
+ * position.  Of each transaction the snapshot filter decides whether the copy
+ * has seen it (design.md section 5, step 2); apply.c picks the changes of our
+ * table out of the rest.  The slot remembers what it has delivered (C1 b).
+ *
+ * Where the publisher stands is learnt from keepalives, which it sends
+ * whenever it has sent all there is, and from the commit LSN in each BEGIN:
+ * transactions come in commit order.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/catchup.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "libpq/pqformat.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "replication/logicalproto.h"
+#include "replication/walreceiver.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "catchup.h"
+#include "pool.h"
+
+/* How long to wait for the publisher before looking around, in ms. */
+#define WAIT_SLICE		1000
+
+/* Record the position after passing this much that is not ours, in bytes. */
+#define IDLE_ADVANCE	(64 * 1024 * 1024)
+
+static char *
+publication_names(Session *session)
+{
+	StringInfoData names;
+	StringInfoData literal;
+	ListCell   *lc;
+
+	initStringInfo(&names);
+	foreach(lc, session->sub->publications)
+		appendStringInfo(&names, "%s%s", names.len > 0 ? "," : "",
+						 publisher_identifier(strVal(lfirst(lc))));
+
+	/* The replication grammar knows no escapes but the doubled quote. */
+	initStringInfo(&literal);
+	appendStringInfoChar(&literal, '\'');
+	for (const char *p = names.data; *p; p++)
+	{
+		if (*p == '\'')
+			appendStringInfoChar(&literal, '\'');
+		appendStringInfoChar(&literal, *p);
+	}
+	appendStringInfoChar(&literal, '\'');
+	return literal.data;
+}
+
+static void
+start_streaming(Stream *stream)
+{
+	Unit	   *unit = stream->unit;
+	Session    *session = unit->session;
+	StringInfoData command;
+	char	   *reason;
+
+	/* The server would silently move a start below it forward. */
+	if (!slot_can_start(session, NameStr(unit->slot_name), unit->position,
+						&reason))
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("cannot stream from replication slot \"%s\": %s",
+					   NameStr(unit->slot_name), reason));
+
+	initStringInfo(&command);
+	appendStringInfo(&command,
+					 "START_REPLICATION SLOT %s LOGICAL %X/%X"
+					 " (proto_version '1', publication_names %s",
+					 publisher_identifier(NameStr(unit->slot_name)),
+					 LSN_FORMAT_ARGS(unit->position),
+					 publication_names(session));
+	if (session->sub->binary &&
+		publisher_version(session->stream) >= 140000)
+		appendStringInfoString(&command, ", binary 'true'");
+	appendStringInfoChar(&command, ')');
+
+	apply_start_stream(&stream->target, 1);
+	publisher_start_stream(session->stream, command.data);
+	stream->started = true;
+	stream->in_remote_transaction = false;
+	stream->reached = unit->position;
+	stream->last_received = stream->last_status = GetCurrentTimestamp();
+	stream->ping_sent = false;
+}
+
+Stream *
+catchup_start(Unit *unit)
+{
+	MemoryContext caller = MemoryContextSwitchTo(unit->context);
+	Stream	   *stream = palloc0(sizeof(Stream));
+
+	stream->unit = unit;
+	stream->target.relid = unit->relid;
+	stream->target.nspname = unit->nspname;
+	stream->target.relname = unit->relname;
+	stream->message_context = AllocSetContextCreate(unit->context,
+													"reuse_sync message",
+													ALLOCSET_DEFAULT_SIZES);
+	stream->confirmed = unit->position;
+	MemoryContextSwitchTo(caller);
+	start_streaming(stream);
+	return stream;
+}
+
+/* --- reporting --- */
+
+static void
+send_status(Stream *stream, bool request_reply)
+{
+	StringInfoData buf;
+	XLogRecPtr	confirmed = stream->confirmed;
+
+	/*
+	 * All three positions are the confirmed one: the publisher then sends a
+	 * keepalive whenever it has nothing more, which tells us where it stands.
+	 */
+	initStringInfo(&buf);
+	pq_sendbyte(&buf, 'r');
+	pq_sendint64(&buf, confirmed);
+	pq_sendint64(&buf, confirmed);
+	pq_sendint64(&buf, confirmed);
+	pq_sendint64(&buf, GetCurrentTimestamp());
+	pq_sendbyte(&buf, request_reply);
+	publisher_send(stream->unit->session->stream, buf.data, buf.len);
+	pfree(buf.data);
+	stream->last_status = GetCurrentTimestamp();
+}
+
+void
+catchup_confirm(Stream *stream, XLogRecPtr lsn)
+{
+	if (lsn <= stream->confirmed)
+		return;
+	stream->confirmed = lsn;
+	send_status(stream, false);
+}
+
+/* Confirm what has been flushed meanwhile; never flush for it. */
+static void
+confirm_flushed(Stream *stream)
+{
+	if (XLogRecPtrIsInvalid(stream->unflushed) ||
+		stream->local_end > GetFlushRecPtr(NULL))
+		return;
+	catchup_confirm(stream, stream->unflushed);
+	stream->unflushed = InvalidXLogRecPtr;
+}
+
+/* A local commit has made everything below 'lsn' unnecessary once flushed. */
+static void
+remember_commit(Stream *stream, XLogRecPtr lsn)
+{
+	stream->unit->position = lsn;
+	if (XLogRecPtrIsInvalid(stream->unflushed) ||
+		stream->local_end <= GetFlushRecPtr(NULL))
+	{
+		confirm_flushed(stream);
+		stream->local_end = XactLastCommitEnd;
+		stream->unflushed = lsn;
+	}
+}
+
+/* --- messages --- */
+
+static void
+handle_begin(Stream *stream, LogicalRepBeginData *begin)
+{
+	Unit	   *unit = stream->unit;
+
+	/* All that committed before this one has been delivered. */
+	if (begin->final_lsn > stream->reached)
+		stream->reached = begin->final_lsn;
+	stream->in_remote_transaction = true;
+	stream->has_changes = false;
+	stream->skipping = (!XLogRecPtrIsInvalid(unit->session->sub->skiplsn) &&
+						unit->session->sub->skiplsn == begin->final_lsn);
+
+	if (unit->snapshot != NULL)
+	{
+		uint64		xid = remote_snapshot_full_xid(unit->snapshot, begin->xid);
+
+		/*
+		 * Below filter_end the snapshot decides.  What commits later is not
+		 * in the copy whatever its xid: they come round.
+		 */
+		if (begin->final_lsn < unit->filter_end &&
+			remote_snapshot_sees(unit->snapshot, xid))
+			stream->skipping = true;
+		if (unit->delivered != NULL)
+			delivered_xids_add(unit->delivered, xid, unit->slot->context);
+	}
+	apply_set_transaction(begin->xid, begin->final_lsn);
+}
+
+static void
+handle_commit(Stream *stream, LogicalRepCommitData *commit)
+{
+	Unit	   *unit = stream->unit;
+
+	stream->in_remote_transaction = false;
+	stream->reached = Max(stream->reached, commit->end_lsn);
+	if (stream->has_changes && stream->skipping)
+		Counters.transactions_skipped++;
+	else if (stream->has_changes)
+		Counters.transactions_applied++;
+
+	if (stream->keep_open)
+	{
+		stream->applied_end = commit->end_lsn;
+		stream->applied_time = commit->committime;
+	}
+	else if (stream->has_changes && !stream->skipping)
+	{
+		unit_lock_claim(unit);
+		unit_commit(unit, commit->end_lsn, commit->committime);
+		pgstat_report_stat(false);
+		remember_commit(stream, commit->end_lsn);
+	}
+	else if (commit->end_lsn - unit->position > IDLE_ADVANCE)
+	{
+		/* Nothing of ours for long: let the publisher recycle its WAL. */
+		StartTransactionCommand();
+		unit_lock_claim(unit);
+		(void) GetTopTransactionId();
+		unit_commit(unit, commit->end_lsn, commit->committime);
+		remember_commit(stream, commit->end_lsn);
+	}
+}
+
+/* One message of the output plugin. */
+static void
+handle_change(Stream *stream, StringInfo s)
+{
+	int			type = s->len > s->cursor ? s->data[s->cursor] : 0;
+
+	if (type == LOGICAL_REP_MSG_BEGIN)
+	{
+		LogicalRepBeginData begin;
+
+		s->cursor++;
+		logicalrep_read_begin(s, &begin);
+		handle_begin(stream, &begin);
+	}
+	else if (type == LOGICAL_REP_MSG_COMMIT)
+	{
+		LogicalRepCommitData commit;
+
+		s->cursor++;
+		logicalrep_read_commit(s, &commit);
+		handle_commit(stream, &commit);
+	}
+	else
+	{
+		/* Set before anything is written; only a commit needs more. */
+		if (!stream->skipping)
+			unit_tag_origin(stream->unit);
+		if (apply_message(s, stream->skipping))
+			stream->has_changes = true;
+		if (!IsTransactionState())
+			unit_reset_origin();
+	}
+}
+
+static void
+handle_keepalive(Stream *stream, StringInfo s)
+{
+	XLogRecPtr	end_lsn = pq_getmsgint64(s);
+	bool		reply;
+
+	(void) pq_getmsgint64(s);	/* the time it was sent */
+	reply = pq_getmsgbyte(s);
+
+	/*
+	 * Within a transaction being sent this says what has been decoded, not
+	 * what has been sent.
+	 */
+	if (!stream->in_remote_transaction && end_lsn > stream->reached)
+		stream->reached = end_lsn;
+	if (reply)
+		send_status(stream, false);
+}
+
+/* Has the subscription or the claim been changed? */
+static void
+check_claim_between_transactions(Stream *stream)
+{
+	StartTransactionCommand();
+	unit_check_claim(stream->unit);
+	CommitTransactionCommand();
+	stream->last_check = GetCurrentTimestamp();
+}
+
+/* What is due between messages, however many come. */
+static void
+look_around(Stream *stream)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	CHECK_FOR_INTERRUPTS();
+	if (!IsTransactionState() &&
+		TimestampDifferenceExceeds(stream->last_check, now, WAIT_SLICE))
+		check_claim_between_transactions(stream);
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+	confirm_flushed(stream);
+	if (wal_receiver_status_interval > 0 &&
+		TimestampDifferenceExceeds(stream->last_status, now,
+								   wal_receiver_status_interval * 1000))
+		send_status(stream, false);
+}
+
+/* Nothing has come for a while: has the publisher gone? */
+static void
+check_silence(Stream *stream)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (wal_receiver_timeout <= 0)
+		return;
+	if (TimestampDifferenceExceeds(stream->last_received, now,
+								   wal_receiver_timeout))
+		ereport(ERROR,
+				errcode(ERRCODE_CONNECTION_FAILURE),
+				errmsg("no message from the publisher for %d ms",
+					   wal_receiver_timeout),
+				errhint("See wal_receiver_timeout."));
+	if (!stream->ping_sent &&
+		TimestampDifferenceExceeds(stream->last_received, now,
+								   wal_receiver_timeout / 2))
+	{
+		send_status(stream, true);
+		stream->ping_sent = true;
+	}
+}
+
+/*
+ * The commit LSN if the message at hand begins a remote transaction.
+ */
+static XLogRecPtr
+peek_commit_lsn(const char *message, int len)
+{
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+
+	if (len >= 25 + 1 + 8 && message[0] == 'w' &&
+		message[25] == LOGICAL_REP_MSG_BEGIN)
+	{
+		memcpy(&lsn, message + 26, sizeof(lsn));
+		lsn = pg_ntoh64(lsn);
+	}
+	return lsn;
+}
+
+/*
+ * Receive and process one message, waiting at most 'timeout_ms' for it.  In
+ * the handover a transaction at or above 'limit' is left alone: it is only
+ * noted that the stream has got there.
+ */
+static void
+process_next(Stream *stream, XLogRecPtr limit, long timeout_ms)
+{
+	StringInfoData s;
+	char	   *message;
+	int			len;
+	MemoryContext caller;
+
+	len = publisher_receive(stream->unit->session->stream, &message,
+							timeout_ms);
+	look_around(stream);
+	if (len == 0)
+	{
+		check_silence(stream);
+		return;
+	}
+	stream->last_received = GetCurrentTimestamp();
+	stream->ping_sent = false;
+
+	if (!XLogRecPtrIsInvalid(limit) && !stream->in_remote_transaction &&
+		peek_commit_lsn(message, len) >= limit)
+	{
+		stream->reached = limit;
+		return;
+	}
+
+	caller = MemoryContextSwitchTo(stream->message_context);
+	s.data = message;
+	s.len = len;
+	s.maxlen = -1;
+	s.cursor = 0;
+	switch (pq_getmsgbyte(&s))
+	{
+		case 'w':
+			(void) pq_getmsgbytes(&s, 24);	/* positions and time sent */
+			handle_change(stream, &s);
+			break;
+		case 'k':
+			handle_keepalive(stream, &s);
+			break;
+		default:
+			ereport(ERROR,
+					errcode(ERRCODE_PROTOCOL_VIOLATION),
+					errmsg("unexpected message type %d in the stream from the publisher",
+						   message[0]));
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextReset(stream->message_context);
+}
+
+void
+catchup_to(Stream *stream, XLogRecPtr target)
+{
+	stream->keep_open = false;
+	if (!stream->started)
+		start_streaming(stream);
+	while (stream->reached < target || stream->in_remote_transaction)
+		process_next(stream, InvalidXLogRecPtr, WAIT_SLICE);
+}
+
+void
+catchup_for(Stream *stream, long ms)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+
+	stream->keep_open = false;
+	if (!stream->started)
+		start_streaming(stream);
+	while (stream->in_remote_transaction || GetCurrentTimestamp() < end)
+		process_next(stream, InvalidXLogRecPtr,
+					 Min(ms, WAIT_SLICE));
+}
+
+bool
+catchup_in_transaction(Stream *stream, XLogRecPtr target,
+					   TimestampTz deadline)
+{
+	Assert(!stream->in_remote_transaction);
+	stream->keep_open = true;
+	stream->applied_end = InvalidXLogRecPtr;
+	while (stream->reached < target || stream->in_remote_transaction)
+	{
+		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+														   deadline);
+
+		if (left <= 0)
+			return false;
+		process_next(stream, target, Min(left, WAIT_SLICE));
+	}
+	return true;
+}
+
+void
+catchup_stop(Stream *stream)
+{
+	if (stream->started)
+		publisher_end_stream(stream->unit->session->stream);
+	stream->started = false;
+}

@@ -1,0 +1,213 @@
+/*-------------------------------------------------------------------------
+ *
+ * functions.c
+ *	  The functions that SQL can call.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/functions.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "pool.h"
+#include "settings.h"
+
+PG_FUNCTION_INFO_V1(reuse_sync_require_library);
+PG_FUNCTION_INFO_V1(reuse_sync_pool_workers);
+PG_FUNCTION_INFO_V1(reuse_sync_wakeup);
+PG_FUNCTION_INFO_V1(reuse_sync_drain);
+
+/* The pool exists only while the library is in use. */
+static void
+require_enabled(void)
+{
+	if (!reuse_sync_enabled)
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("the pool of \"%s\" is not running", EXTENSION_NAME),
+				errhint("Set reuse_sync.enabled to on and restart the server."));
+}
+
+/*
+ * require_library(version text) returns void
+ *
+ * Fails unless this library serves SQL objects of that version.
+ */
+Datum
+reuse_sync_require_library(PG_FUNCTION_ARGS)
+{
+	char	   *version = text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	if (strcmp(version, EXTENSION_VERSION) != 0)
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("the loaded library of \"%s\" is version %s, but its SQL objects are version %s",
+					   EXTENSION_NAME, EXTENSION_VERSION, version),
+				errhint("Install both from the same release, and restart the server."));
+	PG_RETURN_VOID();
+}
+
+/* --- pool_workers --- */
+
+#define POOL_WORKERS_COLS	15
+
+static const char *
+worker_type_name(PoolWorkerType type)
+{
+	switch (type)
+	{
+		case POOL_LAUNCHER:
+			return "launcher";
+		case POOL_WORKER:
+			return "worker";
+		case POOL_CLEANER:
+			return "cleaner";
+	}
+	return "unknown";
+}
+
+static void
+put_worker(ReturnSetInfo *rsinfo, const PoolWorker *w)
+{
+	Datum		values[POOL_WORKERS_COLS];
+	bool		nulls[POOL_WORKERS_COLS] = {0};
+	bool		in_unit = OidIsValid(w->relid);
+	int			i = 0;
+
+#define PUT(isset, datum) (nulls[i] = !(isset), values[i++] = (datum))
+	PUT(true, Int32GetDatum(w->pid));
+	PUT(true, CStringGetTextDatum(worker_type_name(w->type)));
+	PUT(OidIsValid(w->dbid), ObjectIdGetDatum(w->dbid));
+	PUT(OidIsValid(w->subid), ObjectIdGetDatum(w->subid));
+	PUT(w->slot_id != 0, Int64GetDatum(w->slot_id));
+	PUT(w->slot_id != 0, NameGetDatum(&w->slot_name));
+	PUT(true, CStringGetTextDatum(pool_phase_name(w->phase)));
+	PUT(in_unit, ObjectIdGetDatum(w->relid));
+	PUT(in_unit, Int32GetDatum(1));
+	PUT(true, Int64GetDatum(w->tables_synced));
+	PUT(in_unit && w->bytes_total >= 0, Int64GetDatum(w->bytes_total));
+	PUT(in_unit, Int64GetDatum(w->bytes_copied));
+	PUT(in_unit, TimestampTzGetDatum(w->unit_start));
+	PUT(true, TimestampTzGetDatum(w->backend_start));
+	PUT(true, TimestampTzGetDatum(w->state_change));
+#undef PUT
+	Assert(i == POOL_WORKERS_COLS);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * pool_workers() returns setof record
+ *
+ * The live processes of the pool, the launcher first.  Without a pool
+ * (reuse_sync.enabled = off) there is none.
+ */
+Datum
+reuse_sync_pool_workers(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!reuse_sync_enabled)
+		PG_RETURN_VOID();
+
+	for (int i = -1; i < pool_size(); i++)
+	{
+		PoolWorker	copy;
+
+		pool_lock(false);
+		copy = *pool_entry(i);
+		pool_unlock();
+		if (copy.pid != 0)
+			put_worker(rsinfo, &copy);
+	}
+	PG_RETURN_VOID();
+}
+
+/*
+ * wakeup() returns void
+ *
+ * Has the launcher look at this database now; ends a drain.
+ */
+Datum
+reuse_sync_wakeup(PG_FUNCTION_ARGS)
+{
+	require_enabled();
+	pool_set_draining(MyDatabaseId, false);
+	pool_hint(MyDatabaseId, true);
+	PG_RETURN_VOID();
+}
+
+/* --- drain --- */
+
+pg_attribute_noreturn()
+static void
+drain_timed_out(int slots, int busy)
+{
+	ereport(ERROR,
+			errcode(ERRCODE_QUERY_CANCELED),
+			errmsg("could not drain database within the time given"),
+			errdetail("%d workers are still at work and %d replication slots remain.",
+					  busy, slots),
+			errhint("See reuse_sync.workers and reuse_sync.slots, and call drain() again; reuse_sync.wakeup() has the pool go on."));
+}
+
+/*
+ * drain(timeout interval)
+ *
+ * From now on no unit begins in this database (until the extension is dropped,
+ * wakeup() is called, or the server restarts).  Returns when what was half
+ * done has been finished or set back and every slot is gone.  Throws
+ * ERRCODE_QUERY_CANCELED at the timeout (null: none); only superusers.
+ */
+Datum
+reuse_sync_drain(PG_FUNCTION_ARGS)
+{
+	TimestampTz deadline = 0;
+
+	if (!superuser())
+		ereport(ERROR,
+				errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				errmsg("must be superuser to drain a database"));
+	require_enabled();
+	if (!PG_ARGISNULL(0))
+		deadline = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+														   TimestampTzGetDatum(GetCurrentTimestamp()),
+														   PG_GETARG_DATUM(0)));
+	if (!pool_set_draining(MyDatabaseId, true))
+		ereport(ERROR,
+				errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				errmsg("too many databases are being drained"));
+	pool_hint(MyDatabaseId, true);
+
+	pool_prepare_to_wait();
+	for (;;)
+	{
+		int			busy = pool_busy_in_database(MyDatabaseId);
+		int			slots = list_length(catalog_slots(InvalidOid));
+		long		wait = 1000;
+
+		if (busy == 0 && slots == 0)
+			break;
+		if (deadline != 0)
+		{
+			wait = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+												   deadline);
+			if (wait <= 0)
+				drain_timed_out(slots, busy);
+		}
+		pool_wait_for_change(Min(wait, 1000));
+	}
+	pool_end_wait();
+	PG_RETURN_VOID();
+}

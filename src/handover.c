@@ -1,0 +1,306 @@
+/*-------------------------------------------------------------------------
+ *
+ * handover.c
+ *	  The moment the apply worker becomes responsible for a table.
+ *
+ * design.md section 6.  The table is locked, a position P is made on the
+ * publisher, everything that committed below P is applied, and the table is
+ * set to 's' with P, all in one local transaction:
+ *
+ *		lock -> P -> apply what is below P -> check the claim -> 's' -> commit
+ *
+ * The order of the first two is what makes it exact.  The apply worker opens
+ * the table in a mode that conflicts with our lock, for every change, and
+ * reads its state only then.  A transaction in which it has already skipped a
+ * change of the table had its commit flushed before we got the lock, so it
+ * lies below P and is ours; one that it opens the table for after our commit
+ * finds 's' and P, and is its own exactly if its commit is at or above P.
+ *
+ * The apply worker may have to wait for us meanwhile, so both the wait for
+ * the lock and the time it is held end after handover_lock_timeout; then what
+ * was applied is committed, and catch-up goes on without the lock.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/handover.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_subscription_rel.h"
+#include "miscadmin.h"
+#include "replication/worker_internal.h"
+#include "storage/lmgr.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "handover.h"
+#include "pool.h"
+#include "settings.h"
+
+/*
+ * What is left to apply under the lock should take a fraction of the time the
+ * lock may be held.
+ */
+#define CLOSE_FRACTION	4
+
+/* Longest time between two attempts, in ms. */
+#define MAX_PAUSE		10000
+
+/*
+ * Catch up to a fresh position again and again until that takes but a
+ * moment.
+ */
+static void
+get_close(Stream *stream, bool first)
+{
+	Unit	   *unit = stream->unit;
+	XLogRecPtr	target = unit->mark;
+	int			close = reuse_sync_handover_lock_timeout / CLOSE_FRACTION;
+
+	pool_set_phase(PHASE_CATCHING_UP);
+	MemoryContextSwitchTo(unit->context);
+	if (!first || XLogRecPtrIsInvalid(target))
+		target = session_make_position(unit->session);
+	for (;;)
+	{
+		TimestampTz start = GetCurrentTimestamp();
+
+		catchup_to(stream, target);
+		if (!TimestampDifferenceExceeds(start, GetCurrentTimestamp(), close))
+			return;
+		target = session_make_position(unit->session);
+	}
+}
+
+/* Lock waits of this transaction end when the handover's time is over. */
+static void
+bound_lock_waits(void)
+{
+	char		value[32];
+
+	snprintf(value, sizeof(value), "%d", reuse_sync_handover_lock_timeout);
+	(void) set_config_option("lock_timeout", value, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
+ * Take the lock in a transaction of its own; false, and no transaction, if
+ * somebody else has it for too long.
+ */
+static bool
+lock_table(Unit *unit)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool locked = true;
+
+	StartTransactionCommand();
+	bound_lock_waits();
+	PG_TRY();
+	{
+		LockRelationOid(unit->relid, ShareRowExclusiveLock);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+			PG_RE_THROW();
+		FlushErrorState();
+		FreeErrorData(edata);
+		AbortCurrentTransaction();
+		locked = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	return locked;
+}
+
+/*
+ * Release the lock and undo what was applied under it; it is streamed again.
+ */
+static void
+undo(Stream *stream, const PoolCounters *before)
+{
+	AbortCurrentTransaction();
+	unit_reset_origin();
+	Counters = *before;
+	catchup_stop(stream);
+}
+
+/*
+ * The time is over before all was applied.  Whole remote transactions stay;
+ * the pieces of one go.
+ */
+static void
+give_up_lock(Stream *stream, const PoolCounters *before)
+{
+	Unit	   *unit = stream->unit;
+
+	if (stream->in_remote_transaction)
+		undo(stream, before);
+	else if (XLogRecPtrIsInvalid(stream->applied_end))
+	{
+		CommitTransactionCommand();
+		unit_reset_origin();
+	}
+	else
+	{
+		unit_lock_claim(unit);
+		unit_tag_origin(unit);
+		(void) GetTopTransactionId();
+		unit_commit(unit, stream->applied_end, stream->applied_time);
+		unit->position = stream->applied_end;
+	}
+}
+
+/* The rows of our catalog that end with the unit. */
+static void
+record_handover(Unit *unit)
+{
+	Oid			subid = unit->session->sub->oid;
+	TableProgress progress;
+
+	catalog_get_progress(subid, unit->relid, &progress);
+	progress.slot_id = 0;
+	progress.copy_xid = InvalidTransactionId;
+	progress.snapshot = NULL;
+	progress.filter_end = InvalidXLogRecPtr;
+	progress.attempts = 0;
+	progress.next_retry = 0;
+	progress.last_error = NULL;
+	progress.last_error_time = 0;
+	catalog_put_progress(subid, unit->relid, &progress);
+	if (unit->slot != NULL)
+		catalog_slot_table_done(subid, unit->slot_id);
+
+	Counters.tables_synced++;
+	Counters.units++;
+	if (unit->slot != NULL && unit->slot->units > 0)
+		Counters.slots_reused++;
+	catalog_write_counters();
+}
+
+static void
+wake_apply_worker(Oid subid)
+{
+	logicalrep_worker_wakeup(subid, InvalidOid);
+}
+
+/* Steps 3 to 5, with the lock held; false if 'deadline' came first. */
+static bool
+apply_and_commit(Stream *stream, TimestampTz deadline,
+				 const PoolCounters *before)
+{
+	Unit	   *unit = stream->unit;
+	XLogRecPtr	p;
+
+	/* P only now: what the apply worker has skipped lies below it. */
+	p = session_make_position(unit->session);
+	if (!catchup_in_transaction(stream, p, deadline))
+	{
+		give_up_lock(stream, before);
+		return false;
+	}
+
+	unit_lock_claim(unit);
+	record_handover(unit);
+	unit_set_state(unit, SUBREL_STATE_SYNCDONE, p);
+	unit_commit(unit, p, 0);
+	unit->position = p;
+	return true;
+}
+
+/*
+ * One attempt; false if its time was over.  A timer ends what takes long
+ * without looking at the clock: a change that waits for a lock, a trigger, a
+ * sequential scan.  If it strikes while the publisher owes an answer, the
+ * connection is of no more use and the unit fails; it goes on from 'f'.
+ */
+static bool
+try_hand_over(Stream *stream)
+{
+	Unit	   *unit = stream->unit;
+	MemoryContext context = CurrentMemoryContext;
+	PoolCounters before = Counters;
+	TimestampTz deadline;
+	volatile bool done = false;
+
+	pool_set_phase(PHASE_HANDING_OVER);
+	if (!lock_table(unit))
+		return false;
+	deadline =
+		TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+									reuse_sync_handover_lock_timeout);
+	enable_timeout_at(STATEMENT_TIMEOUT, deadline);
+	PG_TRY();
+	{
+		done = apply_and_commit(stream, deadline, &before);
+		disable_timeout(STATEMENT_TIMEOUT, false);
+		/* It may have struck when all was done. */
+		if (!pool_let_go_requested())
+			QueryCancelPending = false;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		disable_timeout(STATEMENT_TIMEOUT, false);
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		if ((edata->sqlerrcode != ERRCODE_QUERY_CANCELED ||
+			 pool_let_go_requested() || GetCurrentTimestamp() < deadline ||
+			 !publisher_is_idle(unit->session->sql)) &&
+			edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+			PG_RE_THROW();
+		FlushErrorState();
+		FreeErrorData(edata);
+		undo(stream, &before);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	if (done)
+		wake_apply_worker(unit->session->sub->oid);
+	return done;
+}
+
+void
+hand_over(Stream *stream)
+{
+	Unit	   *unit = stream->unit;
+
+	for (int attempt = 0;; attempt++)
+	{
+		get_close(stream, attempt == 0);
+		if (try_hand_over(stream))
+			break;
+
+		/*
+		 * Whoever has the table may keep it for long; our request in the
+		 * queue holds up the apply worker, so it is made ever more rarely.
+		 */
+		MemoryContextSwitchTo(unit->context);
+		catchup_for(stream, Min((int64) MAX_PAUSE,
+								(int64) attempt *
+								reuse_sync_handover_lock_timeout));
+	}
+
+	/*
+	 * Only when 's' is on disk may the slot forget what a table in 'f' would
+	 * need again (section 7, Durability).
+	 */
+	XLogFlush(XactLastCommitEnd);
+	catchup_confirm(stream, unit->position);
+	catchup_stop(stream);
+}

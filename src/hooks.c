@@ -1,0 +1,350 @@
+/*-------------------------------------------------------------------------
+ *
+ * hooks.c
+ *	  What the library does in processes that are not of the pool.
+ *
+ * In apply workers: before the first commit of such a process, with the
+ * catalog at hand, it is settled whether the database has the extension.  If
+ * so the worker's max_sync_workers_per_subscription is forced to 0, so that it
+ * leaves the tables to us (design.md section 3), and the pool is told.
+ *
+ * In backends: commands that make work wake the launcher when they commit;
+ * DROP SUBSCRIPTION first has the pool let go of the subscription; CREATE and
+ * DROP EXTENSION end the database's apply workers, which come back and settle
+ * anew.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/hooks.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_subscription.h"
+#include "commands/extension.h"
+#include "commands/subscriptioncmds.h"
+#include "miscadmin.h"
+#include "replication/logicalworker.h"
+#include "replication/worker_internal.h"
+#include "storage/lmgr.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+#include "catalog.h"
+#include "hooks.h"
+#include "pool.h"
+#include "settings.h"
+
+static ProcessUtility_hook_type prev_utility_hook = NULL;
+static object_access_hook_type prev_access_hook = NULL;
+
+/* What the open transaction makes necessary once it has committed. */
+static struct
+{
+	bool		hint;			/* there may be work */
+	bool		cleanup;		/* and slots to drop */
+	bool		restart_apply_workers;	/* the extension comes or goes */
+	List	   *apply_pids;		/* those, collected before the commit */
+}			at_commit;
+
+/* --- apply workers --- */
+
+/*
+ * The first commit of an apply worker: it has not yet looked at any table,
+ * and can still be kept from starting table-sync workers.
+ */
+static void
+settle_apply_worker(void)
+{
+	bool		ours = catalog_exists(WARNING);
+
+	if (ours)
+		SetConfigOption("max_sync_workers_per_subscription", "0",
+						PGC_POSTMASTER, PGC_S_OVERRIDE);
+	pool_publish_apply_worker(ours);
+	if (ours)
+		pool_hint(MyDatabaseId, false);
+}
+
+static bool
+is_apply_worker(void)
+{
+	return IsLogicalWorker() && !am_tablesync_worker();
+}
+
+/* --- the end of a transaction --- */
+
+/* The apply workers of this database; must run with the catalog at hand. */
+static List *
+list_apply_workers(void)
+{
+	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
+										  NULL);
+	HeapTuple	tuple;
+	List	   *pids = NIL;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
+		LogicalRepWorker *worker;
+		int			pid = 0;
+
+		if (form->subdbid != MyDatabaseId)
+			continue;
+		LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+		worker = logicalrep_worker_find(form->oid, InvalidOid, true);
+		if (worker != NULL && worker->proc != NULL)
+			pid = worker->proc->pid;
+		LWLockRelease(LogicalRepWorkerLock);
+		if (pid != 0)
+			pids = lappend_int(pids, pid);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return pids;
+}
+
+static void
+act_on_commit(void)
+{
+	ListCell   *lc;
+
+	if (at_commit.restart_apply_workers)
+		pool_set_draining(MyDatabaseId, false);
+
+	/* Without waiting; the server's launcher brings them back. */
+	foreach(lc, at_commit.apply_pids)
+	{
+		if (kill(lfirst_int(lc), SIGTERM) < 0)
+			elog(DEBUG1, "could not signal process %d: %m", lfirst_int(lc));
+	}
+	if (at_commit.hint || at_commit.cleanup ||
+		at_commit.restart_apply_workers)
+		pool_hint(MyDatabaseId, at_commit.cleanup);
+}
+
+static void
+at_transaction_event(XactEvent event, void *arg)
+{
+	static bool settled = false;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (!settled)
+			{
+				settled = true;
+				if (is_apply_worker())
+					settle_apply_worker();
+			}
+			if (at_commit.restart_apply_workers)
+			{
+				MemoryContext caller =
+				MemoryContextSwitchTo(TopTransactionContext);
+
+				at_commit.apply_pids = list_apply_workers();
+				MemoryContextSwitchTo(caller);
+			}
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (at_commit.restart_apply_workers)
+				ereport(ERROR,
+						errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("cannot PREPARE a transaction that has created or dropped extension \"%s\"",
+							   EXTENSION_NAME));
+			break;
+		case XACT_EVENT_COMMIT:
+			act_on_commit();
+			memset(&at_commit, 0, sizeof(at_commit));
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			memset(&at_commit, 0, sizeof(at_commit));
+			break;
+		default:
+			break;
+	}
+}
+
+/* --- commands --- */
+
+/*
+ * Before DROP SUBSCRIPTION: have the pool let go of its tables, and mark its
+ * slots as orphans with what is needed to reach the publisher when the
+ * subscription is gone.  The lock keeps units from going on or beginning until
+ * this transaction has ended; DROP SUBSCRIPTION takes it as well.
+ */
+static void
+before_drop_subscription(const char *name)
+{
+	Oid			subid = get_subscription_oid(name, true);
+	Subscription *sub;
+
+	/* Whoever may not drop it must not disturb it either. */
+	if (!OidIsValid(subid) ||
+		!pg_subscription_ownercheck(subid, GetUserId()) ||
+		!catalog_exists(0))
+		return;
+
+	LockSharedObject(SubscriptionRelationId, subid, 0, AccessExclusiveLock);
+	sub = GetSubscription(subid, true);
+	if (sub == NULL)
+		return;
+	pool_prepare_to_wait();
+	while (pool_request_let_go(MyDatabaseId, subid) > 0)
+		pool_wait_for_change(1000);
+	pool_end_wait();
+	if (catalog_orphan_slots(subid, sub->conninfo) > 0)
+		at_commit.cleanup = true;
+	at_commit.hint = true;
+}
+
+/* Our catalog is made of materialized views that nobody may refresh. */
+static void
+refuse_refresh(const RangeVar *relation)
+{
+	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
+
+	if (OidIsValid(relid) &&
+		get_rel_namespace(relid) == get_namespace_oid(EXTENSION_NAME, true) &&
+		OidIsValid(get_rel_namespace(relid)) && catalog_exists(0))
+		ereport(ERROR,
+				errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				errmsg("cannot refresh \"%s\"", relation->relname),
+				errdetail("It holds the catalog of extension \"%s\".",
+						  EXTENSION_NAME));
+}
+
+static void
+before_command(Node *stmt)
+{
+	if (!IsTransactionState() || !OidIsValid(MyDatabaseId))
+		return;
+	if (IsA(stmt, DropSubscriptionStmt))
+		before_drop_subscription(castNode(DropSubscriptionStmt,
+										  stmt)->subname);
+	else if (IsA(stmt, RefreshMatViewStmt))
+		refuse_refresh(castNode(RefreshMatViewStmt, stmt)->relation);
+}
+
+static void
+after_command(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CreateSubscriptionStmt:
+			at_commit.hint = true;
+			break;
+		case T_AlterSubscriptionStmt:
+			at_commit.hint = at_commit.cleanup = true;
+			break;
+		case T_AlterOwnerStmt:
+			if (castNode(AlterOwnerStmt, stmt)->objectType ==
+				OBJECT_SUBSCRIPTION)
+				at_commit.hint = true;
+			break;
+		case T_CreateExtensionStmt:
+			if (strcmp(castNode(CreateExtensionStmt, stmt)->extname,
+					   EXTENSION_NAME) == 0)
+				at_commit.restart_apply_workers = true;
+			break;
+		case T_TransactionStmt:
+			/* What was prepared may be any of the above. */
+			if (castNode(TransactionStmt, stmt)->kind ==
+				TRANS_STMT_COMMIT_PREPARED)
+				pool_hint(MyDatabaseId, true);
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *query_string,
+				bool read_only_tree, ProcessUtilityContext context,
+				ParamListInfo params, QueryEnvironment *query_env,
+				DestReceiver *dest, QueryCompletion *qc)
+{
+	/* COMMIT PREPARED and the like may free the tree. */
+	Node	   *stmt = pstmt->utilityStmt;
+
+	before_command(stmt);
+	if (prev_utility_hook)
+		prev_utility_hook(pstmt, query_string, read_only_tree, context,
+						  params, query_env, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
+								params, query_env, dest, qc);
+	after_command(stmt);
+}
+
+/* --- DROP EXTENSION, however it comes about --- */
+
+static void
+before_drop_of_slot_catalog(void)
+{
+	List	   *slots = catalog_slots(InvalidOid);
+
+	if (slots == NIL)
+		return;
+	ereport(ERROR,
+			errcode(ERRCODE_OBJECT_IN_USE),
+			errmsg("cannot drop extension \"%s\" because tables are half done or replication slots remain",
+				   EXTENSION_NAME),
+			errdetail_plural("There is %d replication slot, for example \"%s\".",
+							 "There are %d replication slots, for example \"%s\".",
+							 list_length(slots), list_length(slots),
+							 NameStr(((SlotRow *) linitial(slots))->slot_name)),
+			errhint("Run CALL reuse_sync.drain() first."));
+}
+
+static void
+on_object_access(ObjectAccessType access, Oid classid, Oid objectid,
+				 int subid, void *arg)
+{
+	if (prev_access_hook)
+		prev_access_hook(access, classid, objectid, subid, arg);
+	if (access != OAT_DROP)
+		return;
+
+	/* The catalog's relations go before the extension itself does. */
+	if (classid == RelationRelationId && subid == 0)
+	{
+		Oid			nspid = get_namespace_oid(EXTENSION_NAME, true);
+
+		if (OidIsValid(nspid) &&
+			objectid == get_relname_relid("slot_catalog", nspid))
+			before_drop_of_slot_catalog();
+	}
+	else if (classid == ExtensionRelationId &&
+			 objectid == get_extension_oid(EXTENSION_NAME, true))
+		at_commit.restart_apply_workers = true;
+}
+
+void
+hooks_install(void)
+{
+	prev_utility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+	prev_access_hook = object_access_hook;
+	object_access_hook = on_object_access;
+	RegisterXactCallback(at_transaction_event, NULL);
+}

@@ -1,0 +1,711 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool.c
+ *	  Shared memory of the pool.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/pool.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "replication/logicallauncher.h"
+#include "storage/condition_variable.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "pool.h"
+#include "settings.h"
+
+#define MAX_HINTS		64
+#define MAX_DRAINING	64
+
+typedef struct PoolHint
+{
+	Oid			dbid;
+	bool		cleanup;		/* slots of dropped subscriptions too */
+} PoolHint;
+
+typedef struct PoolShared
+{
+	/* protects all that follows; the condition variable protects itself */
+	LWLock	   *lock;
+	ConditionVariable changed;
+
+	PoolWorker	launcher;
+
+	/* databases to look at; when they overflow, all are */
+	int			nhints;
+	bool		hint_all;
+	PoolHint	hints[MAX_HINTS];
+
+	int			ndraining;
+	Oid			draining[MAX_DRAINING];
+
+	int			napply;
+	ApplyWorkerEntry *apply;	/* max_logical_replication_workers of them */
+
+	PoolWorker	workers[FLEXIBLE_ARRAY_MEMBER];
+} PoolShared;
+
+static PoolShared *Pool = NULL;
+PoolWorker *MyPoolWorker = NULL;
+
+static Size
+pool_shmem_size(void)
+{
+	Size		size;
+
+	size = add_size(offsetof(PoolShared, workers),
+					mul_size(reuse_sync_max_workers, sizeof(PoolWorker)));
+	return add_size(MAXALIGN(size),
+					mul_size(max_logical_replication_workers,
+							 sizeof(ApplyWorkerEntry)));
+}
+
+void
+pool_shmem_request(void)
+{
+	RequestAddinShmemSpace(pool_shmem_size());
+	RequestNamedLWLockTranche(EXTENSION_NAME, 1);
+}
+
+void
+pool_shmem_startup(void)
+{
+	bool		found;
+	Size		head;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	Pool = ShmemInitStruct(EXTENSION_NAME, pool_shmem_size(), &found);
+	if (!found)
+	{
+		memset(Pool, 0, pool_shmem_size());
+		Pool->lock = &(GetNamedLWLockTranche(EXTENSION_NAME))->lock;
+		ConditionVariableInit(&Pool->changed);
+		head = offsetof(PoolShared, workers) +
+			reuse_sync_max_workers * sizeof(PoolWorker);
+		Pool->napply = max_logical_replication_workers;
+		Pool->apply = (ApplyWorkerEntry *) ((char *) Pool + MAXALIGN(head));
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+pool_lock(bool exclusive)
+{
+	LWLockAcquire(Pool->lock, exclusive ? LW_EXCLUSIVE : LW_SHARED);
+}
+
+void
+pool_unlock(void)
+{
+	LWLockRelease(Pool->lock);
+}
+
+int
+pool_size(void)
+{
+	return reuse_sync_max_workers;
+}
+
+PoolWorker *
+pool_entry(int index)
+{
+	return index < 0 ? &Pool->launcher : &Pool->workers[index];
+}
+
+/* Caller holds the lock, so that the latch's owner can't be gone. */
+static void
+wake_launcher(void)
+{
+	if (Pool->launcher.latch != NULL)
+		SetLatch(Pool->launcher.latch);
+}
+
+/* --- life of a process of the pool --- */
+
+/* At exit, all that this process held is free. */
+static void
+pool_detach(int code, Datum arg)
+{
+	PoolWorker *me = MyPoolWorker;
+
+	if (me == NULL)
+		return;
+	pool_lock(true);
+	me->pid = 0;
+	me->latch = NULL;
+	me->subid = me->relid = me->cleanup_subid = InvalidOid;
+	me->slot_id = me->cleanup_slot_id = 0;
+	if (me == &Pool->launcher)
+		me->in_use = false;
+	else
+	{
+		me->finished = true;
+		wake_launcher();
+	}
+	MyPoolWorker = NULL;
+	pool_unlock();
+	ConditionVariableBroadcast(&Pool->changed);
+}
+
+/* Caller holds the lock. */
+static void
+become(PoolWorker *me)
+{
+	me->in_use = true;
+	me->pid = MyProcPid;
+	me->latch = MyLatch;
+	me->phase = PHASE_STARTING;
+	me->backend_start = me->state_change = GetCurrentTimestamp();
+	MyPoolWorker = me;
+	before_shmem_exit(pool_detach, (Datum) 0);
+}
+
+bool
+pool_attach(uint64 ticket)
+{
+	PoolWorker *me = &Pool->workers[ticket & 0xFFFF];
+	bool		mine;
+
+	pool_lock(true);
+	mine = me->in_use && !me->finished && me->pid == 0 &&
+		me->generation == (uint32) (ticket >> 16);
+	if (mine)
+		become(me);
+	pool_unlock();
+	return mine;
+}
+
+void
+pool_attach_launcher(void)
+{
+	pool_lock(true);
+	if (Pool->launcher.pid != 0)
+	{
+		pool_unlock();
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_IN_USE),
+				errmsg("the reuse_sync launcher is already running"));
+	}
+	Pool->launcher.type = POOL_LAUNCHER;
+	become(&Pool->launcher);
+	Pool->hint_all = true;
+	pool_unlock();
+}
+
+int
+pool_my_place(void)
+{
+	return (int) (MyPoolWorker - Pool->workers);
+}
+
+void
+pool_set_phase(PoolPhase phase)
+{
+	pool_lock(true);
+	if (MyPoolWorker->phase != phase)
+	{
+		MyPoolWorker->phase = phase;
+		MyPoolWorker->state_change = GetCurrentTimestamp();
+	}
+	pool_unlock();
+}
+
+const char *
+pool_phase_name(PoolPhase phase)
+{
+	switch (phase)
+	{
+		case PHASE_STARTING:
+			return "starting";
+		case PHASE_IDLE:
+			return "idle";
+		case PHASE_CONNECTING:
+			return "connecting";
+		case PHASE_CREATING_SLOT:
+			return "creating slot";
+		case PHASE_WAITING_FOR_SNAPSHOT:
+			return "waiting for snapshot";
+		case PHASE_COPYING:
+			return "copying";
+		case PHASE_CATCHING_UP:
+			return "catching up";
+		case PHASE_HANDING_OVER:
+			return "handing over";
+		case PHASE_DROPPING_SLOTS:
+			return "dropping slots";
+	}
+	return "unknown";
+}
+
+/* Caller holds the lock. */
+static bool
+draining(Oid dbid)
+{
+	for (int i = 0; i < Pool->ndraining; i++)
+		if (Pool->draining[i] == dbid)
+			return true;
+	return false;
+}
+
+/* Has another process this table?  Caller holds the lock. */
+static bool
+claimed_by_another(Oid subid, Oid relid)
+{
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (w != MyPoolWorker && w->in_use &&
+			w->subid == subid && w->relid == relid)
+			return true;
+	}
+	return false;
+}
+
+bool
+pool_table_is_claimed(Oid subid, Oid relid)
+{
+	bool		result;
+
+	pool_lock(false);
+	result = claimed_by_another(subid, relid);
+	pool_unlock();
+	return result;
+}
+
+bool
+pool_claim_table(Oid subid, Oid relid, bool half_done)
+{
+	bool		ok;
+
+	pool_lock(true);
+	ok = (half_done ||
+		  !(reuse_sync_paused || draining(MyPoolWorker->dbid))) &&
+		!claimed_by_another(subid, relid);
+	if (ok)
+	{
+		MyPoolWorker->subid = subid;
+		MyPoolWorker->relid = relid;
+		MyPoolWorker->let_go = false;
+		MyPoolWorker->bytes_copied = 0;
+		MyPoolWorker->bytes_total = -1;
+		MyPoolWorker->unit_start = GetCurrentTimestamp();
+	}
+	pool_unlock();
+	return ok;
+}
+
+void
+pool_release_table(void)
+{
+	pool_lock(true);
+	MyPoolWorker->relid = InvalidOid;
+	MyPoolWorker->let_go = false;
+	pool_unlock();
+	ConditionVariableBroadcast(&Pool->changed);
+}
+
+/* Others that serve a subscription.  Caller holds the lock. */
+static int
+others_serving(Oid subid)
+{
+	int			n = 0;
+
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (w != MyPoolWorker && w->in_use && !w->finished &&
+			w->type == POOL_WORKER && w->subid == subid)
+			n++;
+	}
+	return n;
+}
+
+bool
+pool_join_subscription(Oid subid, int limit)
+{
+	bool		ok;
+
+	pool_lock(true);
+	ok = !OidIsValid(subid) || others_serving(subid) < limit;
+	if (ok)
+		MyPoolWorker->subid = subid;
+	pool_unlock();
+	return ok;
+}
+
+void
+pool_set_slot(int64 slot_id, const char *slot_name)
+{
+	pool_lock(true);
+	MyPoolWorker->slot_id = slot_id;
+	namestrcpy(&MyPoolWorker->slot_name, slot_name);
+	pool_unlock();
+	ConditionVariableBroadcast(&Pool->changed);
+}
+
+bool
+pool_claim_orphan(Oid subid, int64 slot_id)
+{
+	bool		ok = true;
+
+	pool_lock(true);
+	for (int i = 0; ok && i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (w->in_use && w->dbid == MyPoolWorker->dbid &&
+			((w->subid == subid && w->slot_id == slot_id) ||
+			 (w->cleanup_subid == subid && w->cleanup_slot_id == slot_id)))
+			ok = false;
+	}
+	if (ok)
+	{
+		MyPoolWorker->cleanup_subid = subid;
+		MyPoolWorker->cleanup_slot_id = slot_id;
+	}
+	pool_unlock();
+	return ok;
+}
+
+void
+pool_release_orphan(void)
+{
+	pool_lock(true);
+	MyPoolWorker->cleanup_subid = InvalidOid;
+	MyPoolWorker->cleanup_slot_id = 0;
+	pool_unlock();
+	ConditionVariableBroadcast(&Pool->changed);
+}
+
+int
+pool_workers_of_subscription(Oid subid)
+{
+	int			n;
+
+	pool_lock(false);
+	n = others_serving(subid);
+	pool_unlock();
+	return n;
+}
+
+/* Single flags of our own entry: read without the lock. */
+bool
+pool_let_go_requested(void)
+{
+	return MyPoolWorker->let_go;
+}
+
+void
+pool_forget_let_go(void)
+{
+	MyPoolWorker->let_go = false;
+}
+
+bool
+pool_leave_requested(void)
+{
+	return MyPoolWorker->leave;
+}
+
+void
+pool_begin_look(void)
+{
+	pool_lock(true);
+	MyPoolWorker->hinted = false;
+	pool_unlock();
+}
+
+void
+pool_report_look(int pending, TimestampTz next_look)
+{
+	pool_lock(true);
+	MyPoolWorker->looked = true;
+	MyPoolWorker->pending = pending;
+	MyPoolWorker->next_look = next_look;
+	wake_launcher();
+	pool_unlock();
+}
+
+void
+pool_count_bytes(int64 bytes)
+{
+	/* A progress counter; a torn read shows a number that was never true. */
+	MyPoolWorker->bytes_copied += bytes;
+}
+
+void
+pool_set_bytes_total(int64 bytes)
+{
+	MyPoolWorker->bytes_total = bytes;
+}
+
+void
+pool_count_table(void)
+{
+	pool_lock(true);
+	MyPoolWorker->tables_synced++;
+	pool_unlock();
+}
+
+/* --- hints to the launcher --- */
+
+void
+pool_hint(Oid dbid, bool cleanup)
+{
+	bool		known = false;
+
+	pool_lock(true);
+	for (int i = 0; i < Pool->nhints && !known; i++)
+	{
+		if (Pool->hints[i].dbid == dbid)
+		{
+			Pool->hints[i].cleanup |= cleanup;
+			known = true;
+		}
+	}
+	if (!known && Pool->nhints < MAX_HINTS)
+		Pool->hints[Pool->nhints++] = (PoolHint) {dbid, cleanup};
+	else if (!known)
+		Pool->hint_all = true;
+	wake_launcher();
+	pool_unlock();
+}
+
+bool
+pool_take_hint(Oid *dbid, bool *cleanup)
+{
+	bool		found = false;
+
+	pool_lock(true);
+	if (Pool->hint_all)
+	{
+		Pool->hint_all = false;
+		*dbid = InvalidOid;
+		*cleanup = true;
+		found = true;
+	}
+	else if (Pool->nhints > 0)
+	{
+		Pool->nhints--;
+		*dbid = Pool->hints[Pool->nhints].dbid;
+		*cleanup = Pool->hints[Pool->nhints].cleanup;
+		found = true;
+	}
+	pool_unlock();
+	return found;
+}
+
+/* --- the launcher's view --- */
+
+int
+pool_reserve(PoolWorkerType type, Oid dbid, Oid userid, uint64 *ticket)
+{
+	int			index = -1;
+
+	pool_lock(true);
+	for (int i = 0; i < pool_size() && index < 0; i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (!w->in_use)
+		{
+			uint32		generation = w->generation + 1;
+
+			memset(w, 0, sizeof(PoolWorker));
+			w->generation = generation;
+			w->in_use = true;
+			w->type = type;
+			w->dbid = dbid;
+			w->userid = userid;
+			*ticket = ((uint64) generation << 16) | i;
+			index = i;
+		}
+	}
+	pool_unlock();
+	return index;
+}
+
+void
+pool_unreserve(int index)
+{
+	pool_lock(true);
+	Pool->workers[index].in_use = false;
+	Pool->workers[index].finished = false;
+	pool_unlock();
+	ConditionVariableBroadcast(&Pool->changed);
+}
+
+/* --- stepping aside of the server's workers --- */
+
+static void
+unpublish_apply_worker(int code, Datum arg)
+{
+	pool_lock(true);
+	for (int i = 0; i < Pool->napply; i++)
+		if (Pool->apply[i].pid == MyProcPid)
+			Pool->apply[i].pid = 0;
+	pool_unlock();
+}
+
+void
+pool_publish_apply_worker(bool stands_aside)
+{
+	bool		done = false;
+
+	pool_lock(true);
+	for (int i = 0; i < Pool->napply && !done; i++)
+	{
+		if (Pool->apply[i].pid == 0)
+		{
+			Pool->apply[i] = (ApplyWorkerEntry) {MyProcPid, stands_aside};
+			done = true;
+		}
+	}
+	pool_unlock();
+	if (!done)
+		elog(ERROR, "more logical replication workers than max_logical_replication_workers");
+	before_shmem_exit(unpublish_apply_worker, (Datum) 0);
+}
+
+ApplyWorkerStanding
+pool_apply_worker_standing(int pid)
+{
+	ApplyWorkerStanding standing = APPLY_UNKNOWN;
+
+	pool_lock(false);
+	for (int i = 0; i < Pool->napply; i++)
+		if (Pool->apply[i].pid == pid)
+			standing = Pool->apply[i].stands_aside ?
+				APPLY_STANDS_ASIDE : APPLY_USES_OWN_WORKERS;
+	pool_unlock();
+	return standing;
+}
+
+/* --- requests of other backends --- */
+
+int
+pool_request_let_go(Oid dbid, Oid subid)
+{
+	int			holders = 0;
+
+	pool_lock(true);
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (!w->in_use || w->pid == 0 || w->dbid != dbid ||
+			!OidIsValid(w->relid) ||
+			(OidIsValid(subid) && w->subid != subid))
+			continue;
+		holders++;
+		if (!w->let_go)
+		{
+			w->let_go = true;
+			if (kill(w->pid, SIGINT) < 0)
+				elog(DEBUG1, "could not signal process %d: %m", w->pid);
+		}
+	}
+	pool_unlock();
+	return holders;
+}
+
+bool
+pool_set_draining(Oid dbid, bool set)
+{
+	bool		ok = true;
+
+	pool_lock(true);
+	if (set && !draining(dbid))
+	{
+		ok = Pool->ndraining < MAX_DRAINING;
+		if (ok)
+			Pool->draining[Pool->ndraining++] = dbid;
+	}
+	else if (!set)
+	{
+		for (int i = 0; i < Pool->ndraining; i++)
+			if (Pool->draining[i] == dbid)
+				Pool->draining[i] = Pool->draining[--Pool->ndraining];
+	}
+	pool_unlock();
+	return ok;
+}
+
+bool
+pool_is_draining(Oid dbid)
+{
+	bool		result;
+
+	pool_lock(false);
+	result = draining(dbid);
+	pool_unlock();
+	return result;
+}
+
+int
+pool_busy_in_database(Oid dbid)
+{
+	int			n = 0;
+
+	pool_lock(false);
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (w->in_use && w->dbid == dbid &&
+			(OidIsValid(w->relid) || w->slot_id != 0 ||
+			 w->cleanup_slot_id != 0))
+			n++;
+	}
+	pool_unlock();
+	return n;
+}
+
+void
+pool_wake_database(Oid dbid)
+{
+	pool_lock(true);
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (!w->in_use || (OidIsValid(dbid) && w->dbid != dbid))
+			continue;
+		w->hinted = true;
+		if (w->latch != NULL)
+			SetLatch(w->latch);
+	}
+	pool_unlock();
+}
+
+void
+pool_prepare_to_wait(void)
+{
+	ConditionVariablePrepareToSleep(&Pool->changed);
+}
+
+void
+pool_wait_for_change(long timeout_ms)
+{
+	ConditionVariableTimedSleep(&Pool->changed, timeout_ms,
+								PG_WAIT_EXTENSION);
+}
+
+void
+pool_end_wait(void)
+{
+	ConditionVariableCancelSleep();
+}

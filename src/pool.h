@@ -1,0 +1,194 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool.h
+ *	  Shared memory of the pool: who works on what, who may, and who waits.
+ *
+ * Everything in here is protected by one lightweight lock, held for a few
+ * instructions at a time.  What a process has claimed is a field of its own
+ * entry, so a claim can neither be held twice nor outlive its holder.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/pool.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_POOL_H
+#define REUSE_SYNC_POOL_H
+
+#include "datatype/timestamp.h"
+#include "storage/latch.h"
+
+/* What a process of the pool is. */
+typedef enum PoolWorkerType
+{
+	POOL_LAUNCHER,
+	POOL_WORKER,				/* synchronizes, as a subscription's owner */
+	POOL_CLEANER				/* drops slots nobody else can drop */
+} PoolWorkerType;
+
+/* What it is doing; the order is that of a unit's life. */
+typedef enum PoolPhase
+{
+	PHASE_STARTING,
+	PHASE_IDLE,
+	PHASE_CONNECTING,
+	PHASE_CREATING_SLOT,
+	PHASE_WAITING_FOR_SNAPSHOT,
+	PHASE_COPYING,
+	PHASE_CATCHING_UP,
+	PHASE_HANDING_OVER,
+	PHASE_DROPPING_SLOTS
+} PoolPhase;
+
+/* One process of the pool. */
+typedef struct PoolWorker
+{
+	/* set by the launcher */
+	bool		in_use;
+	bool		finished;		/* has ended, to be reaped by the launcher */
+	uint32		generation;		/* tells one use of this entry from another */
+	PoolWorkerType type;
+	Oid			dbid;
+	Oid			userid;			/* owner served; InvalidOid: a cleaner */
+
+	/* set by the process itself */
+	int			pid;			/* 0 until it has started */
+	Latch	   *latch;
+	PoolPhase	phase;
+	Oid			subid;			/* subscription served, or InvalidOid */
+	int64		slot_id;		/* its sync slot, 0 if none */
+	NameData	slot_name;
+	int64		cleanup_slot_id;	/* the orphan it is dropping, 0 if none */
+	Oid			cleanup_subid;
+	Oid			relid;			/* table claimed, or InvalidOid */
+	int64		tables_synced;
+	int64		bytes_copied;	/* of the current unit */
+	int64		bytes_total;	/* as the publisher has it, -1: not known */
+	TimestampTz unit_start;
+	TimestampTz backend_start;
+	TimestampTz state_change;
+
+	bool		hinted;			/* there may be work since its last look */
+
+	/* what its last look found, for the launcher */
+	bool		looked;			/* since the launcher asked last */
+	int			pending;		/* tables it could have served more */
+	TimestampTz next_look;		/* when something is due again, 0: never */
+
+	/* requests from others */
+	bool		let_go;			/* give up the unit: its subscription goes */
+	bool		leave;			/* end after this unit: others wait */
+} PoolWorker;
+
+/* An apply worker that has settled which workers its database uses. */
+typedef struct ApplyWorkerEntry
+{
+	int			pid;			/* 0: free */
+	bool		stands_aside;	/* it starts no table-sync workers */
+} ApplyWorkerEntry;
+
+/* This process's entry; null outside the pool. */
+extern PoolWorker *MyPoolWorker;
+
+/* Set-up: the first in the shmem_request hook, the second in the startup. */
+extern void pool_shmem_request(void);
+extern void pool_shmem_startup(void);
+
+/* --- life of a process of the pool --- */
+
+/*
+ * Become the process of the entry that pool_reserve returned as 'ticket' (or
+ * the launcher), until exit.  False if the entry has been given to another.
+ */
+extern bool pool_attach(uint64 ticket);
+extern void pool_attach_launcher(void);
+
+/* The number of this process's entry. */
+extern int	pool_my_place(void);
+
+extern void pool_set_phase(PoolPhase phase);
+extern const char *pool_phase_name(PoolPhase phase);
+
+/*
+ * Claims.  Each returns false if another process holds it, or may not be
+ * served just now (draining).  pool_claim_table(InvalidOid, InvalidOid) gives
+ * back.
+ */
+extern bool pool_claim_table(Oid subid, Oid relid, bool half_done);
+extern void pool_release_table(void);
+extern bool pool_table_is_claimed(Oid subid, Oid relid);
+
+/*
+ * Serve a subscription (InvalidOid: none); false if 'limit' others do.
+ */
+extern bool pool_join_subscription(Oid subid, int limit);
+extern void pool_set_slot(int64 slot_id, const char *slot_name);
+extern bool pool_claim_orphan(Oid subid, int64 slot_id);
+extern void pool_release_orphan(void);
+
+/* Pids and subscriptions of live workers, for fair shares. */
+extern int	pool_workers_of_subscription(Oid subid);
+extern bool pool_let_go_requested(void);
+extern void pool_forget_let_go(void);
+extern bool pool_leave_requested(void);
+extern void pool_begin_look(void);
+extern void pool_report_look(int pending, TimestampTz next_look);
+extern void pool_count_bytes(int64 bytes);
+extern void pool_set_bytes_total(int64 bytes);
+extern void pool_count_table(void);
+
+/* --- hints to the launcher --- */
+
+/* There may be work in this database: the launcher looks at once. */
+extern void pool_hint(Oid dbid, bool cleanup);
+
+/* Take the hints; false if there are none.  dbid InvalidOid: all databases. */
+extern bool pool_take_hint(Oid *dbid, bool *cleanup);
+
+/* --- the launcher's view --- */
+
+/* Reserve an entry for a process about to start; its index, -1 if all busy. */
+extern int	pool_reserve(PoolWorkerType type, Oid dbid, Oid userid,
+						 uint64 *ticket);
+extern void pool_unreserve(int index);
+extern int	pool_size(void);
+extern PoolWorker *pool_entry(int index);
+extern void pool_lock(bool exclusive);
+extern void pool_unlock(void);
+
+/* --- stepping aside of the server's workers --- */
+extern void pool_publish_apply_worker(bool stands_aside);
+typedef enum ApplyWorkerStanding
+{
+	APPLY_UNKNOWN,				/* has not published yet */
+	APPLY_STANDS_ASIDE,
+	APPLY_USES_OWN_WORKERS
+} ApplyWorkerStanding;
+extern ApplyWorkerStanding pool_apply_worker_standing(int pid);
+
+/* --- requests of other backends --- */
+
+/*
+ * Have all units of a subscription (InvalidOid: of the database) given up;
+ * returns the number of processes that still hold one.
+ */
+extern int	pool_request_let_go(Oid dbid, Oid subid);
+
+/* Draining: no new unit in the database, only what is half done. */
+extern bool pool_set_draining(Oid dbid, bool draining);
+extern bool pool_is_draining(Oid dbid);
+
+/* Units and slots held by live processes in the database. */
+extern int	pool_busy_in_database(Oid dbid);
+
+/* Have every process that serves the database (or any) look again. */
+extern void pool_wake_database(Oid dbid);
+
+/* Wait until the pool has changed, or the timeout (ms). */
+extern void pool_prepare_to_wait(void);
+extern void pool_wait_for_change(long timeout_ms);
+extern void pool_end_wait(void);
+
+#endif							/* REUSE_SYNC_POOL_H */

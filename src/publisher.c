@@ -1,0 +1,626 @@
+/*-------------------------------------------------------------------------
+ *
+ * publisher.c
+ *	  Connections to the publisher.
+ *
+ * libpq is used without ever blocking inside it: the connection is made with
+ * the polling interface, queries are sent and their results awaited with the
+ * process latch and the socket in one wait.  The one exception is closing.
+ *
+ * A session is set up alike whatever role or database settings the publisher
+ * has: dates, intervals, floats, encoding and search_path decide what text a
+ * value becomes, and the timeouts of a role would break a long copy.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/publisher.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "libpq-fe.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "replication/walreceiver.h"
+#include "storage/fd.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "publisher.h"
+
+struct Publisher
+{
+	PGconn	   *conn;
+	PublisherIdentity identity;
+	char	   *copy_buffer;	/* libpq's, freed before the next piece */
+};
+
+/*
+ * Runs in every session.  wal_sender_timeout = 0: a change may take longer to
+ * apply than any timeout, and we cannot answer while a table's trigger or a
+ * sequential scan runs; a subscriber that is gone is found by TCP keepalives.
+ */
+static const char *const session_settings =
+	"SET search_path = '';"
+	"SET datestyle = ISO;"
+	"SET intervalstyle = postgres;"
+	"SET extra_float_digits = 3;"
+	"SET bytea_output = hex;"
+	"SET statement_timeout = 0;"
+	"SET lock_timeout = 0;"
+	"SET idle_in_transaction_session_timeout = 0;"
+	"SET default_transaction_read_only = off;"
+	"SET default_transaction_deferrable = off;"
+	"SET wal_sender_timeout = 0;"
+	"SET tcp_keepalives_idle = 60;"
+	"SET tcp_keepalives_interval = 10;"
+	"SET tcp_keepalives_count = 6";
+
+/* Sessions of servers from 14 on know this one as well. */
+static const char *const session_settings_14 = "SET idle_session_timeout = 0";
+
+/*
+ * libpq's message without the line end; its texts name host, user and
+ * database at most, never a password.
+ */
+static char *
+connection_message(Publisher *pub)
+{
+	return pchomp(PQerrorMessage(pub->conn));
+}
+
+pg_attribute_noreturn()
+static void
+connection_lost(Publisher *pub, const char *doing)
+{
+	ereport(ERROR,
+			errcode(ERRCODE_CONNECTION_FAILURE),
+			errmsg("connection to the publisher was lost while %s", doing),
+			errdetail_internal("%s", connection_message(pub)),
+			errhint("Check that the publisher runs and can be reached; "
+					"this is tried again by itself."));
+}
+
+/* Report a failed command with what the publisher said of it. */
+static int
+result_sqlstate(const PGresult *res)
+{
+	const char *state = PQresultErrorField(res, PG_DIAG_SQLSTATE);
+
+	if (state == NULL || strlen(state) != 5)
+		return ERRCODE_CONNECTION_FAILURE;
+	return MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
+}
+
+pg_attribute_noreturn()
+static void
+command_failed(Publisher *pub, PGresult *res)
+{
+	int			sqlstate = result_sqlstate(res);
+	const char *primary = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
+	const char *detail = PQresultErrorField(res, PG_DIAG_MESSAGE_DETAIL);
+	const char *hint = PQresultErrorField(res, PG_DIAG_MESSAGE_HINT);
+	char	   *message;
+
+	message = primary ? pstrdup(primary) : connection_message(pub);
+	detail = detail ? pstrdup(detail) : NULL;
+	hint = hint ? pstrdup(hint) : NULL;
+	PQclear(res);
+
+	ereport(ERROR,
+			errcode(sqlstate),
+			errmsg("error from the publisher: %s", message),
+			detail ? errdetail_internal("%s", detail) : 0,
+			hint ? errhint("%s", hint) : 0);
+}
+
+/*
+ * Wait for the socket or the latch, at most 'timeout_ms' (-1: no limit).
+ * Returns the events.
+ */
+static int
+wait_for_socket(Publisher *pub, int socket_events, long timeout_ms)
+{
+	int			rc;
+
+	rc = WaitLatchOrSocket(MyLatch,
+						   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+						   socket_events |
+						   (timeout_ms >= 0 ? WL_TIMEOUT : 0),
+						   PQsocket(pub->conn), timeout_ms,
+						   PG_WAIT_EXTENSION);
+	if (rc & WL_LATCH_SET)
+	{
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return rc;
+}
+
+/* Push out what libpq has buffered, reading meanwhile lest both sides block. */
+static void
+flush_output(Publisher *pub, const char *doing)
+{
+	for (;;)
+	{
+		int			rc = PQflush(pub->conn);
+
+		if (rc < 0)
+			connection_lost(pub, doing);
+		if (rc == 0)
+			return;
+		rc = wait_for_socket(pub, WL_SOCKET_READABLE | WL_SOCKET_WRITEABLE,
+							 -1);
+		if ((rc & WL_SOCKET_READABLE) && !PQconsumeInput(pub->conn))
+			connection_lost(pub, doing);
+	}
+}
+
+/* Wait until a result can be taken without blocking, and take it. */
+static PGresult *
+next_result(Publisher *pub, const char *doing)
+{
+	while (PQisBusy(pub->conn))
+	{
+		if ((wait_for_socket(pub, WL_SOCKET_READABLE, -1) &
+			 WL_SOCKET_READABLE) &&
+			!PQconsumeInput(pub->conn))
+			connection_lost(pub, doing);
+	}
+	return PQgetResult(pub->conn);
+}
+
+/*
+ * Send a query and return its last result; an error's result wins.  A result
+ * that begins a COPY is returned as it is.
+ */
+static PGresult *
+run(Publisher *pub, const char *sql)
+{
+	const char *doing = "running a command there";
+	PGresult   *last = NULL;
+	PGresult   *res;
+
+	if (!PQsendQuery(pub->conn, sql))
+		connection_lost(pub, doing);
+	flush_output(pub, doing);
+
+	while ((res = next_result(pub, doing)) != NULL)
+	{
+		ExecStatusType status = PQresultStatus(res);
+
+		if (last != NULL && PQresultStatus(last) == PGRES_FATAL_ERROR)
+			PQclear(res);
+		else
+		{
+			PQclear(last);
+			last = res;
+		}
+		if (status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH ||
+			status == PGRES_COPY_IN)
+			break;
+		if (PQstatus(pub->conn) == CONNECTION_BAD)
+			break;
+	}
+	if (last == NULL)
+		connection_lost(pub, doing);
+	return last;
+}
+
+/* Drive libpq's connection state machine to its end. */
+static void
+finish_connecting(Publisher *pub)
+{
+	TimestampTz started = GetCurrentTimestamp();
+	int			events = WL_SOCKET_WRITEABLE;
+
+	for (;;)
+	{
+		PostgresPollingStatusType status;
+		int			rc;
+
+		if (PQstatus(pub->conn) == CONNECTION_BAD)
+			status = PGRES_POLLING_FAILED;
+		else
+		{
+			rc = wait_for_socket(pub, events, 1000);
+			if (rc & (WL_SOCKET_READABLE | WL_SOCKET_WRITEABLE))
+				status = PQconnectPoll(pub->conn);
+			else if (wal_receiver_timeout > 0 &&
+					 TimestampDifferenceExceeds(started,
+												GetCurrentTimestamp(),
+												wal_receiver_timeout))
+				ereport(ERROR,
+						errcode(ERRCODE_CONNECTION_FAILURE),
+						errmsg("could not connect to the publisher: "
+							   "no answer within %d ms",
+							   wal_receiver_timeout));
+			else
+				continue;
+		}
+
+		switch (status)
+		{
+			case PGRES_POLLING_OK:
+				return;
+			case PGRES_POLLING_READING:
+				events = WL_SOCKET_READABLE;
+				break;
+			case PGRES_POLLING_FAILED:
+				ereport(ERROR,
+						errcode(ERRCODE_CONNECTION_FAILURE),
+						errmsg("could not connect to the publisher: %s",
+							   connection_message(pub)));
+				break;
+			default:
+				events = WL_SOCKET_WRITEABLE;
+				break;
+		}
+	}
+}
+
+/*
+ * Ask who the publisher is.  The timeline is that of the WAL being written
+ * now: the control file lags behind after a promotion.
+ */
+static void
+identify(Publisher *pub)
+{
+	PublisherResult *res;
+
+	res = publisher_query(pub,
+						  "SELECT s.system_identifier, r.in_recovery,"
+						  " CASE WHEN NOT r.in_recovery THEN"
+						  " pg_catalog.substr(pg_catalog.pg_walfile_name("
+						  "pg_catalog.pg_current_wal_insert_lsn()), 1, 8)"
+						  " END"
+						  " FROM pg_catalog.pg_control_system() s,"
+						  " pg_catalog.pg_is_in_recovery() r(in_recovery)");
+	if (res->nrows != 1)
+		ereport(ERROR,
+				errcode(ERRCODE_PROTOCOL_VIOLATION),
+				errmsg("the publisher did not say who it is"));
+	pub->identity.sysid = strtou64(publisher_value(res, 0, 0), NULL, 10);
+	pub->identity.in_recovery = publisher_value(res, 0, 1)[0] == 't';
+	if (publisher_value(res, 0, 2) != NULL)
+		pub->identity.timeline = strtoul(publisher_value(res, 0, 2), NULL, 16);
+}
+
+static void
+set_up_session(Publisher *pub)
+{
+	PQsetnonblocking(pub->conn, 1);
+	publisher_command(pub, session_settings);
+	if (PQserverVersion(pub->conn) >= 140000)
+		publisher_command(pub, session_settings_14);
+	identify(pub);
+}
+
+Publisher *
+publisher_connect(const char *conninfo, bool replication,
+				  const char *application_name)
+{
+	Publisher  *pub;
+	const char *keys[12];
+	const char *values[12];
+	int			n = 0;
+
+#define SET_PARAMETER(k, v) (keys[n] = (k), values[n++] = (v))
+	/* What stands before dbname gives way to the connection string. */
+	SET_PARAMETER("keepalives_idle", "60");
+	SET_PARAMETER("keepalives_interval", "10");
+	SET_PARAMETER("keepalives_count", "6");
+	SET_PARAMETER("fallback_application_name", application_name);
+	SET_PARAMETER("dbname", conninfo);
+	if (replication)
+		SET_PARAMETER("replication", "database");
+	SET_PARAMETER("client_encoding", GetDatabaseEncodingName());
+	SET_PARAMETER(NULL, NULL);
+#undef SET_PARAMETER
+
+	if (!AcquireExternalFD())
+		ereport(ERROR,
+				errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				errmsg("could not connect to the publisher: "
+					   "too many open files"),
+				errhint("Raise max_files_per_process and the "
+						"operating system's limit on open files."));
+
+	pub = MemoryContextAllocZero(TopMemoryContext, sizeof(Publisher));
+	pub->conn = PQconnectStartParams(keys, values, true);
+	if (pub->conn == NULL)
+	{
+		ReleaseExternalFD();
+		pfree(pub);
+		ereport(ERROR,
+				errcode(ERRCODE_OUT_OF_MEMORY),
+				errmsg("out of memory"));
+	}
+
+	PG_TRY();
+	{
+		finish_connecting(pub);
+		set_up_session(pub);
+	}
+	PG_CATCH();
+	{
+		publisher_disconnect(pub);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return pub;
+}
+
+void
+publisher_disconnect(Publisher *pub)
+{
+	if (pub == NULL)
+		return;
+	if (pub->copy_buffer != NULL)
+		PQfreemem(pub->copy_buffer);
+	PQfinish(pub->conn);
+	ReleaseExternalFD();
+	pfree(pub);
+}
+
+bool
+publisher_is_idle(Publisher *pub)
+{
+	return PQtransactionStatus(pub->conn) == PQTRANS_IDLE;
+}
+
+const PublisherIdentity *
+publisher_identity(Publisher *pub)
+{
+	return &pub->identity;
+}
+
+int
+publisher_version(Publisher *pub)
+{
+	return PQserverVersion(pub->conn);
+}
+
+PublisherResult *
+publisher_query(Publisher *pub, const char *sql)
+{
+	PGresult   *res = run(pub, sql);
+	PublisherResult *result;
+
+	if (PQresultStatus(res) != PGRES_TUPLES_OK)
+		command_failed(pub, res);
+
+	PG_TRY();
+	{
+		result = palloc(sizeof(PublisherResult));
+		result->nrows = PQntuples(res);
+		result->ncols = PQnfields(res);
+		result->values = palloc_extended((Size) result->nrows *
+										 result->ncols * sizeof(char *) + 1,
+										 MCXT_ALLOC_HUGE);
+		for (int row = 0; row < result->nrows; row++)
+			for (int col = 0; col < result->ncols; col++)
+				publisher_value(result, row, col) =
+					PQgetisnull(res, row, col) ? NULL :
+					pstrdup(PQgetvalue(res, row, col));
+	}
+	PG_FINALLY();
+	{
+		PQclear(res);
+	}
+	PG_END_TRY();
+	return result;
+}
+
+int
+publisher_try_command(Publisher *pub, const char *sql, char **message)
+{
+	PGresult   *res = run(pub, sql);
+	ExecStatusType status = PQresultStatus(res);
+	int			sqlstate = 0;
+
+	*message = NULL;
+	if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
+	{
+		const char *primary;
+
+		if (PQstatus(pub->conn) == CONNECTION_BAD)
+			command_failed(pub, res);
+		sqlstate = result_sqlstate(res);
+		primary = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
+		*message = primary ? pstrdup(primary) : connection_message(pub);
+	}
+	PQclear(res);
+	return sqlstate;
+}
+
+void
+publisher_command(Publisher *pub, const char *sql)
+{
+	PGresult   *res = run(pub, sql);
+	ExecStatusType status = PQresultStatus(res);
+
+	if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
+		command_failed(pub, res);
+	PQclear(res);
+}
+
+void
+publisher_begin_copy(Publisher *pub, const char *sql)
+{
+	PGresult   *res = run(pub, sql);
+
+	if (PQresultStatus(res) != PGRES_COPY_OUT)
+		command_failed(pub, res);
+	PQclear(res);
+}
+
+/*
+ * The next piece of a COPY: its length, 0 if none is there yet, -1 at the
+ * end.
+ */
+static int
+take_copy_data(Publisher *pub, char **data)
+{
+	int			len;
+
+	if (pub->copy_buffer != NULL)
+	{
+		PQfreemem(pub->copy_buffer);
+		pub->copy_buffer = NULL;
+	}
+	len = PQgetCopyData(pub->conn, &pub->copy_buffer, 1);
+	if (len == 0)
+	{
+		if (!PQconsumeInput(pub->conn))
+			connection_lost(pub, "reading from it");
+		len = PQgetCopyData(pub->conn, &pub->copy_buffer, 1);
+	}
+	*data = pub->copy_buffer;
+	return len;
+}
+
+int
+publisher_copy_data(Publisher *pub, char **data)
+{
+	int			len;
+	PGresult   *res;
+
+	while ((len = take_copy_data(pub, data)) == 0)
+		wait_for_socket(pub, WL_SOCKET_READABLE, -1);
+	if (len > 0)
+		return len;
+
+	/* Only the command's own result says that the copy is complete. */
+	while ((res = next_result(pub, "copying a table")) != NULL)
+	{
+		if (PQresultStatus(res) != PGRES_COMMAND_OK)
+			command_failed(pub, res);
+		PQclear(res);
+	}
+	if (PQstatus(pub->conn) == CONNECTION_BAD)
+		connection_lost(pub, "copying a table");
+	return 0;
+}
+
+void
+publisher_start_stream(Publisher *pub, const char *command)
+{
+	PGresult   *res = run(pub, command);
+
+	if (PQresultStatus(res) != PGRES_COPY_BOTH)
+		command_failed(pub, res);
+	PQclear(res);
+}
+
+int
+publisher_receive(Publisher *pub, char **message, long timeout_ms)
+{
+	int			len = take_copy_data(pub, message);
+
+	if (len == 0 && timeout_ms > 0)
+	{
+		wait_for_socket(pub, WL_SOCKET_READABLE, timeout_ms);
+		len = take_copy_data(pub, message);
+	}
+	if (len >= 0)
+		return len;
+
+	/* The stream has ended, which it never does by itself: say why. */
+	{
+		PGresult   *res = next_result(pub, "receiving changes");
+
+		if (res != NULL && PQresultStatus(res) == PGRES_FATAL_ERROR)
+			command_failed(pub, res);
+		PQclear(res);
+	}
+	connection_lost(pub, "receiving changes");
+}
+
+void
+publisher_send(Publisher *pub, const char *message, int len)
+{
+	if (PQputCopyData(pub->conn, message, len) < 0)
+		connection_lost(pub, "reporting progress");
+	flush_output(pub, "reporting progress");
+}
+
+/*
+ * End the stream in both directions, so that the connection can run commands
+ * again and the slot is released; what is still on its way is thrown away.
+ */
+void
+publisher_end_stream(Publisher *pub)
+{
+	const char *doing = "ending the stream";
+	PGresult   *res;
+	char	   *data;
+	int			len;
+
+	if (PQputCopyEnd(pub->conn, NULL) < 0)
+		connection_lost(pub, doing);
+	flush_output(pub, doing);
+
+	while ((len = take_copy_data(pub, &data)) >= 0)
+	{
+		if (len == 0)
+			wait_for_socket(pub, WL_SOCKET_READABLE, -1);
+	}
+	while ((res = next_result(pub, doing)) != NULL)
+	{
+		ExecStatusType status = PQresultStatus(res);
+
+		if (status == PGRES_COPY_IN || status == PGRES_COPY_BOTH)
+		{
+			PQclear(res);
+			if (PQputCopyEnd(pub->conn, NULL) < 0)
+				connection_lost(pub, doing);
+			flush_output(pub, doing);
+			continue;
+		}
+		if (status == PGRES_FATAL_ERROR)
+			command_failed(pub, res);
+		PQclear(res);
+	}
+	if (PQstatus(pub->conn) == CONNECTION_BAD)
+		connection_lost(pub, doing);
+}
+
+char *
+publisher_literal(Publisher *pub, const char *value)
+{
+	char	   *quoted = PQescapeLiteral(pub->conn, value, strlen(value));
+	char	   *result;
+
+	if (quoted == NULL)
+		ereport(ERROR,
+				errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				errmsg("could not quote a value for the publisher: %s",
+					   connection_message(pub)));
+	result = pstrdup(quoted);
+	PQfreemem(quoted);
+	return result;
+}
+
+char *
+publisher_identifier(const char *name)
+{
+	StringInfoData buf;
+
+	/* Always quoted: the publisher's reserved words are not ours. */
+	initStringInfo(&buf);
+	appendStringInfoChar(&buf, '"');
+	for (const char *p = name; *p; p++)
+	{
+		if (*p == '"')
+			appendStringInfoChar(&buf, '"');
+		appendStringInfoChar(&buf, *p);
+	}
+	appendStringInfoChar(&buf, '"');
+	return buf.data;
+}

@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * publisher.h
+ *	  Connections to the publisher.
+ *
+ * Everything here waits on the process latch and the socket together, so
+ * that interrupts are served whatever the publisher does, and throws errors
+ * that never hold a connection string or a password.  Results are palloc'd
+ * in the current memory context; nothing of libpq's outlives a call but the
+ * connection itself, which the owner closes (also after an error).
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/publisher.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_PUBLISHER_H
+#define REUSE_SYNC_PUBLISHER_H
+
+#include "access/xlogdefs.h"
+#include "lib/stringinfo.h"
+
+typedef struct Publisher Publisher;
+
+/* What tells one server, and one history of it, from another (C3). */
+typedef struct PublisherIdentity
+{
+	uint64		sysid;
+	uint32		timeline;
+	bool		in_recovery;	/* a standby (C4) */
+} PublisherIdentity;
+
+/* A query's result as text; a null value is a null pointer. */
+typedef struct PublisherResult
+{
+	int			nrows;
+	int			ncols;
+	char	  **values;			/* nrows * ncols */
+} PublisherResult;
+
+#define publisher_value(res, row, col) \
+	((res)->values[(row) * (res)->ncols + (col)])
+
+/*
+ * Connect with the subscription's connection string; with 'replication' as a
+ * walsender bound to the database, which can run SQL as well.  All settings
+ * that the text of values or the length of a transaction depends on are fixed
+ * for the session.  Throws ERRCODE_CONNECTION_FAILURE; gives up after
+ * wal_receiver_timeout.
+ */
+extern Publisher *publisher_connect(const char *conninfo, bool replication,
+									const char *application_name);
+
+/* Close it; a null pointer and a broken connection are fine.  No throw. */
+extern void publisher_disconnect(Publisher *pub);
+
+/* Is it outside any command and transaction, and not broken? */
+extern bool publisher_is_idle(Publisher *pub);
+
+extern const PublisherIdentity *publisher_identity(Publisher *pub);
+extern int	publisher_version(Publisher *pub);
+
+/*
+ * Run one query that returns rows, or one or several commands that return
+ * none.  Throws with the publisher's SQLSTATE.
+ */
+extern PublisherResult *publisher_query(Publisher *pub, const char *sql);
+extern void publisher_command(Publisher *pub, const char *sql);
+
+/* As publisher_command, but returns the SQLSTATE of a failure, 0 if none. */
+extern int	publisher_try_command(Publisher *pub, const char *sql,
+								  char **message);
+
+/*
+ * COPY OUT: begin, then fetch pieces until it returns 0.  A piece is valid
+ * until the next call.
+ */
+extern void publisher_begin_copy(Publisher *pub, const char *sql);
+extern int	publisher_copy_data(Publisher *pub, char **data);
+
+/*
+ * Streaming: begin with a START_REPLICATION command, then receive messages.
+ * publisher_receive returns a message's length, or 0 if none is there within
+ * 'timeout_ms' (0: do not wait).  Throws if the stream has ended.
+ */
+extern void publisher_start_stream(Publisher *pub, const char *command);
+extern int	publisher_receive(Publisher *pub, char **message,
+							  long timeout_ms);
+extern void publisher_send(Publisher *pub, const char *message, int len);
+extern void publisher_end_stream(Publisher *pub);
+
+/* Quote for use in SQL on the publisher; palloc'd. */
+extern char *publisher_literal(Publisher *pub, const char *value);
+extern char *publisher_identifier(const char *name);
+
+#endif							/* REUSE_SYNC_PUBLISHER_H */

@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * reuse_sync.c
+ *	  Initial table synchronization with reused workers and reused slots.
+ *
+ * This file is the way in; the life of a worker is told in worker.c.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/reuse_sync.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "hooks.h"
+#include "launcher.h"
+#include "pool.h"
+#include "settings.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static void
+on_shmem_request(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	pool_shmem_request();
+}
+
+static void
+on_shmem_startup(void)
+{
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+	pool_shmem_startup();
+}
+
+void
+_PG_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("\"%s\" must be loaded via shared_preload_libraries",
+					   EXTENSION_NAME),
+				errhint("Add it to shared_preload_libraries and restart the server."));
+
+	settings_define();
+
+	/* A server being upgraded starts nothing by itself, nor do we. */
+	if (!reuse_sync_enabled || IsBinaryUpgrade)
+		return;
+
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = on_shmem_request;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = on_shmem_startup;
+	hooks_install();
+	launcher_register();
+}

@@ -1,0 +1,209 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.c
+ *	  A worker's dealings with one subscription.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/session.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "nodes/value.h"
+#include "replication/worker_internal.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "pool.h"
+#include "session.h"
+#include "settings.h"
+
+/* Set by invalidation, cleared when the subscription has been read again. */
+static bool subscription_changed = false;
+
+static void
+subscription_invalidated(Datum arg, int cacheid, uint32 hashvalue)
+{
+	subscription_changed = true;
+}
+
+Session *
+session_open(Oid subid)
+{
+	static bool registered = false;
+	MemoryContext context;
+	MemoryContext caller = CurrentMemoryContext;
+	Session    *session = NULL;
+	Subscription *sub;
+
+	if (!registered)
+	{
+		CacheRegisterSyscacheCallback(SUBSCRIPTIONOID,
+									  subscription_invalidated, (Datum) 0);
+		registered = true;
+	}
+
+	context = AllocSetContextCreate(TopMemoryContext, "reuse_sync session",
+									ALLOCSET_DEFAULT_SIZES);
+	StartTransactionCommand();
+	subscription_changed = false;
+	MemoryContextSwitchTo(context);
+	sub = GetSubscription(subid, true);
+	if (sub != NULL && sub->enabled && sub->dbid == MyDatabaseId &&
+		sub->owner == GetUserId() &&
+		pool_join_subscription(subid,
+							   reuse_sync_max_workers_per_subscription))
+	{
+		session = palloc0(sizeof(Session));
+		session->sub = sub;
+		session->context = context;
+		MySubscription = sub;
+		SetConfigOption("synchronous_commit", sub->synccommit,
+						PGC_BACKEND, PGC_S_OVERRIDE);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+
+	if (session == NULL)
+		MemoryContextDelete(context);
+	return session;
+}
+
+void
+session_connect(Session *session)
+{
+	const PublisherIdentity *a;
+	const PublisherIdentity *b;
+
+	if (session->stream != NULL)
+		return;
+	Assert(!IsTransactionState());
+	pool_set_phase(PHASE_CONNECTING);
+	session->sql = publisher_connect(session->sub->conninfo, false,
+									 EXTENSION_NAME);
+	session->stream = publisher_connect(session->sub->conninfo, true,
+										EXTENSION_NAME);
+
+	a = publisher_identity(session->sql);
+	b = publisher_identity(session->stream);
+	if (a->sysid != b->sysid || a->timeline != b->timeline ||
+		a->in_recovery != b->in_recovery)
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("two connections of subscription \"%s\" ended at different publishers",
+					   session->sub->name),
+				errhint("Use target_session_attrs=read-write in the subscription's connection string if it names several hosts."));
+
+	/* C4: a snapshot of a standby does not say which transactions run. */
+	if (a->in_recovery)
+		ereport(ERROR,
+				errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				errmsg("the publisher of subscription \"%s\" is a standby",
+					   session->sub->name),
+				errhint("Subscribe to the primary server."));
+}
+
+void
+session_disconnect(Session *session)
+{
+	Publisher  *sql = session->sql;
+	Publisher  *stream = session->stream;
+
+	session->sql = session->stream = NULL;
+	publisher_disconnect(stream);
+	publisher_disconnect(sql);
+}
+
+void
+session_close(Session *session)
+{
+	session_disconnect(session);
+	MySubscription = NULL;
+	(void) pool_join_subscription(InvalidOid, 0);
+	MemoryContextDelete(session->context);
+}
+
+bool
+session_is_current(Session *session, bool always)
+{
+	Subscription *old = session->sub;
+	Subscription *sub;
+	bool		same;
+
+	if (!always && !subscription_changed)
+		return true;
+	subscription_changed = false;
+
+	sub = GetSubscription(old->oid, true);
+	same = sub != NULL && sub->enabled && sub->dbid == old->dbid &&
+		sub->owner == old->owner &&
+		strcmp(sub->conninfo, old->conninfo) == 0 &&
+		strcmp(sub->synccommit, old->synccommit) == 0 &&
+		sub->binary == old->binary &&
+		sub->skiplsn == old->skiplsn &&
+		equal(sub->publications, old->publications);
+
+	/* What was found stale stays stale. */
+	if (!same)
+		subscription_changed = true;
+	return same;
+}
+
+char *
+session_publication_literals(Session *session)
+{
+	StringInfoData buf;
+	ListCell   *lc;
+
+	initStringInfo(&buf);
+	foreach(lc, session->sub->publications)
+		appendStringInfo(&buf, "%s%s", buf.len > 0 ? ", " : "",
+						 publisher_literal(session->sql,
+										   strVal(lfirst(lc))));
+	return buf.data;
+}
+
+XLogRecPtr
+session_parse_lsn(const char *text)
+{
+	uint32		hi;
+	uint32		lo;
+
+	if (text == NULL || sscanf(text, "%X/%X", &hi, &lo) != 2)
+		ereport(ERROR,
+				errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
+				errmsg("invalid LSN from the publisher: \"%s\"",
+					   text ? text : ""));
+	return ((uint64) hi) << 32 | lo;
+}
+
+XLogRecPtr
+session_make_position(Session *session)
+{
+	PublisherResult *res;
+	XLogRecPtr	position;
+
+	/*
+	 * The commit flushes all that came before, also what committed
+	 * asynchronously; "local" because a standby that does not answer must not
+	 * hold us up.  Only an answered COMMIT counts.
+	 */
+	publisher_command(session->sql,
+					  "BEGIN READ WRITE; SET LOCAL synchronous_commit = local");
+	res = publisher_query(session->sql,
+						  "SELECT pg_catalog.pg_logical_emit_message(true, 'reuse_sync', '')");
+	if (res->nrows != 1)
+		ereport(ERROR,
+				errcode(ERRCODE_PROTOCOL_VIOLATION),
+				errmsg("the publisher did not say where its WAL stands"));
+	position = session_parse_lsn(publisher_value(res, 0, 0));
+	publisher_command(session->sql, "COMMIT");
+	return position;
+}

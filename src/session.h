@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.h
+ *	  A worker's dealings with one subscription: what the subscription says,
+ *	  and the two connections to its publisher.
+ *
+ * The connection 'stream' creates and streams from slots; 'sql' takes
+ * snapshots, copies, and makes the messages that mark a position.  Both are
+ * opened together and never renewed within a unit (design.md section 6: a
+ * crash of the publisher between a snapshot and the message after it must
+ * break the unit).
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/session.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_SESSION_H
+#define REUSE_SYNC_SESSION_H
+
+#include "catalog/pg_subscription.h"
+
+#include "publisher.h"
+
+typedef struct Session
+{
+	Subscription *sub;			/* MySubscription as well */
+	MemoryContext context;		/* holds it */
+	Publisher  *stream;			/* null while not connected */
+	Publisher  *sql;
+} Session;
+
+/*
+ * Load the subscription and make it this process's; null if it is not there,
+ * not enabled, not this database's, or has all the workers it may have.
+ * Starts a transaction of its own.
+ */
+extern Session *session_open(Oid subid);
+
+/*
+ * Connect, if not connected.  Throws ERRCODE_CONNECTION_FAILURE, and an error
+ * if the two connections end at different servers (C3, C4).
+ */
+extern void session_connect(Session *session);
+extern void session_disconnect(Session *session);
+extern void session_close(Session *session);
+
+/*
+ * Is the subscription still what was loaded, as far as what is done for it
+ * depends on that: enabled, connection, publications, options, owner?  To be
+ * called in a transaction; reads the catalog only after an invalidation
+ * unless 'always'.
+ */
+extern bool session_is_current(Session *session, bool always);
+
+/* The subscribed publications as a list of quoted SQL literals. */
+extern char *session_publication_literals(Session *session);
+
+/*
+ * Make a position on the publisher (design.md section 6): a transactional
+ * message, whose commit has been flushed and answered.  Returns the LSN of
+ * the message.  On a standby, the position replayed.
+ */
+extern XLogRecPtr session_make_position(Session *session);
+
+/* Parse the publisher's text form of an LSN; throws on nonsense. */
+extern XLogRecPtr session_parse_lsn(const char *text);
+
+#endif							/* REUSE_SYNC_SESSION_H */

@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.c
+ *	  The reuse_sync.* settings.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/settings.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+#include "settings.h"
+
+bool		reuse_sync_enabled = true;
+bool		reuse_sync_paused = false;
+int			reuse_sync_max_workers = 4;
+int			reuse_sync_max_workers_per_subscription = 4;
+int			reuse_sync_worker_idle_timeout = 10000;
+int			reuse_sync_naptime = 10000;
+int			reuse_sync_handover_lock_timeout = 1000;
+int			reuse_sync_max_retry_interval = 300000;
+
+void
+settings_define(void)
+{
+	DefineCustomBoolVariable("reuse_sync.enabled",
+							 "Synchronizes tables of subscriptions with the pool's workers.",
+							 "When off, the library does nothing and the server synchronizes as ever.",
+							 &reuse_sync_enabled, true,
+							 PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("reuse_sync.paused",
+							 "Has workers finish what they are at and take nothing new.",
+							 NULL,
+							 &reuse_sync_paused, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.max_workers",
+							"Sets the size of the pool for the whole server.",
+							NULL,
+							&reuse_sync_max_workers, 4, 1, 1024,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.max_workers_per_subscription",
+							"Sets how many workers one subscription may have.",
+							NULL,
+							&reuse_sync_max_workers_per_subscription,
+							4, 1, 1024,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.worker_idle_timeout",
+							"Sets how long a worker without work keeps its process.",
+							NULL,
+							&reuse_sync_worker_idle_timeout,
+							10000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.naptime",
+							"Sets how often the launcher looks without being woken.",
+							NULL,
+							&reuse_sync_naptime, 10000, 100, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.handover_lock_timeout",
+							"Sets the longest wait for the handover lock, and the longest time it is held.",
+							NULL,
+							&reuse_sync_handover_lock_timeout,
+							1000, 10, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.max_retry_interval",
+							"Sets the longest wait before a failing table is tried again.",
+							NULL,
+							&reuse_sync_max_retry_interval,
+							300000, 1000, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	MarkGUCPrefixReserved("reuse_sync");
+}

@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.h
+ *	  The reuse_sync.* settings, and the version of this library.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/settings.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_SETTINGS_H
+#define REUSE_SYNC_SETTINGS_H
+
+#define EXTENSION_NAME		"reuse_sync"
+#define EXTENSION_VERSION	"1.0"
+
+extern bool reuse_sync_enabled;
+extern bool reuse_sync_paused;
+extern int	reuse_sync_max_workers;
+extern int	reuse_sync_max_workers_per_subscription;
+extern int	reuse_sync_worker_idle_timeout; /* ms */
+extern int	reuse_sync_naptime; /* ms */
+extern int	reuse_sync_handover_lock_timeout;	/* ms */
+extern int	reuse_sync_max_retry_interval;	/* ms */
+
+extern void settings_define(void);
+
+#endif							/* REUSE_SYNC_SETTINGS_H */

@@ -1,0 +1,409 @@
+/*-------------------------------------------------------------------------
+ *
+ * sync_slot.c
+ *	  Replication slots that workers own on publishers.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/sync_slot.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_subscription_rel.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "catalog.h"
+#include "pool.h"
+#include "settings.h"
+#include "sync_slot.h"
+
+/*
+ * Number and name a new slot.  The row must be on disk before the publisher
+ * hears of the slot: a number lost in a crash would be given out again.
+ */
+static void
+register_slot(SyncSlot *slot)
+{
+	StartTransactionCommand();
+	slot->id = catalog_add_slot(slot->subid, &slot->name);
+	pool_set_slot(slot->id, NameStr(slot->name));
+	CommitTransactionCommand();
+	XLogFlush(XactLastCommitEnd);
+}
+
+/*
+ * The publications as the catalog has them: any change of a row, also one
+ * that is dropped and made again, changes the result (C2).
+ */
+char *
+slot_fingerprint(Session *session, Publisher *conn)
+{
+	PublisherResult *res;
+	StringInfoData sql;
+	const char *pubs = session_publication_literals(session);
+
+	initStringInfo(&sql);
+	appendStringInfo(&sql,
+					 "WITH p AS (SELECT oid, xmin FROM pg_catalog.pg_publication"
+					 " WHERE pubname IN (%s))"
+					 " SELECT pg_catalog.md5(pg_catalog.string_agg(r, ' ' ORDER BY r COLLATE \"C\")) FROM ("
+					 "SELECT pg_catalog.format('p %%s %%s', oid, xmin) FROM p"
+					 " UNION ALL SELECT pg_catalog.format('r %%s %%s', oid, xmin)"
+					 " FROM pg_catalog.pg_publication_rel WHERE prpubid IN (SELECT oid FROM p)",
+					 pubs);
+	if (publisher_version(conn) >= 150000)
+		appendStringInfoString(&sql,
+							   " UNION ALL SELECT pg_catalog.format('n %s %s', oid, xmin)"
+							   " FROM pg_catalog.pg_publication_namespace"
+							   " WHERE pnpubid IN (SELECT oid FROM p)");
+	appendStringInfoString(&sql, ") rows(r)");
+
+	res = publisher_query(conn, sql.data);
+	if (res->nrows != 1)
+		ereport(ERROR,
+				errcode(ERRCODE_PROTOCOL_VIOLATION),
+				errmsg("unexpected answer about publications from the publisher"));
+	return publisher_value(res, 0, 0) ? publisher_value(res, 0, 0) :
+		pstrdup("none");
+}
+
+/*
+ * Ask the publisher for the slot, in a transaction that tells what the slot's
+ * start corresponds to.  That snapshot is only kept (C1 a); no table is locked
+ * while the creation waits for running transactions.
+ */
+static void
+create_on_publisher(Session *session, SyncSlot *slot)
+{
+	Publisher  *conn = session->stream;
+	PublisherResult *res;
+
+	publisher_command(conn,
+					  psprintf("SET application_name = %s",
+							   publisher_literal(conn, NameStr(slot->name))));
+	publisher_command(conn,
+					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
+	res = publisher_query(conn,
+						  psprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput USE_SNAPSHOT",
+								   publisher_identifier(NameStr(slot->name))));
+	if (res->nrows != 1 || res->ncols < 2)
+		ereport(ERROR,
+				errcode(ERRCODE_PROTOCOL_VIOLATION),
+				errmsg("unexpected answer to CREATE_REPLICATION_SLOT from the publisher"));
+	slot->position = session_parse_lsn(publisher_value(res, 0, 1));
+
+	res = publisher_query(conn, "SELECT pg_catalog.pg_current_snapshot()");
+	slot->birth = remote_snapshot_parse(res->nrows == 1 ?
+										publisher_value(res, 0, 0) : NULL);
+	slot->fingerprint = slot_fingerprint(session, conn);
+	publisher_command(conn, "COMMIT");
+	slot->made_on = *publisher_identity(conn);
+}
+
+static int
+compare_oids(const void *a, const void *b)
+{
+	Oid			x = *(const Oid *) a;
+	Oid			y = *(const Oid *) b;
+
+	return x < y ? -1 : (x > y ? 1 : 0);
+}
+
+SyncSlot *
+slot_create(Session *session, const Oid *eligible, int neligible)
+{
+	MemoryContext context;
+	MemoryContext caller;
+	SyncSlot   *slot;
+
+	Assert(!IsTransactionState());
+	pool_set_phase(PHASE_CREATING_SLOT);
+	context = AllocSetContextCreate(TopMemoryContext, "reuse_sync slot",
+									ALLOCSET_DEFAULT_SIZES);
+	caller = MemoryContextSwitchTo(context);
+	slot = palloc0(sizeof(SyncSlot));
+	slot->context = context;
+	slot->subid = session->sub->oid;
+	slot->neligible = neligible;
+	slot->eligible = palloc(Max(neligible, 1) * sizeof(Oid));
+	memcpy(slot->eligible, eligible, neligible * sizeof(Oid));
+	qsort(slot->eligible, neligible, sizeof(Oid), compare_oids);
+
+	PG_TRY();
+	{
+		register_slot(slot);
+		MemoryContextSwitchTo(context);
+		create_on_publisher(session, slot);
+
+		StartTransactionCommand();
+		catalog_slot_created(slot->subid, slot->id, &slot->made_on);
+		Counters.slots_created++;
+		catalog_write_counters();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		/* The row stays: whoever looks for orphans finds out what exists. */
+		MemoryContextSwitchTo(caller);
+		pool_set_slot(0, "");
+		MemoryContextDelete(context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	MemoryContextSwitchTo(caller);
+	return slot;
+}
+
+bool
+slot_may_serve(const SyncSlot *slot, Oid relid)
+{
+	return bsearch(&relid, slot->eligible, slot->neligible, sizeof(Oid),
+				   compare_oids) != NULL;
+}
+
+bool
+slot_can_start(Session *session, const char *slot_name, XLogRecPtr position,
+			   char **reason)
+{
+	PublisherResult *res;
+
+	res = publisher_query(session->sql,
+						  psprintf("SELECT confirmed_flush_lsn, coalesce(wal_status, '')"
+								   " FROM pg_catalog.pg_replication_slots"
+								   " WHERE slot_name = %s",
+								   publisher_literal(session->sql,
+													 slot_name)));
+	if (res->nrows != 1)
+		*reason = "it does not exist on the publisher";
+	else if (strcmp(publisher_value(res, 0, 1), "lost") == 0)
+		*reason = "the publisher has removed WAL that it needs";
+	else if (publisher_value(res, 0, 0) == NULL ||
+			 session_parse_lsn(publisher_value(res, 0, 0)) > position)
+		*reason = "it has been confirmed beyond what was applied";
+	else
+		return true;
+	return false;
+}
+
+bool
+slot_drop_by_name(Publisher *conn, const char *slot_name, char **message)
+{
+	int			sqlstate;
+
+	sqlstate = publisher_try_command(conn,
+									 psprintf("SELECT pg_catalog.pg_drop_replication_slot(slot_name)"
+											  " FROM pg_catalog.pg_replication_slots"
+											  " WHERE slot_name = %s",
+											  publisher_literal(conn,
+																slot_name)),
+									 message);
+	/* Somebody else may drop it between the look and the drop. */
+	return sqlstate == 0 || sqlstate == ERRCODE_UNDEFINED_OBJECT;
+}
+
+/* Remove the row of a slot that is gone, or keep the reason why it is not. */
+static bool
+record_drop(Oid subid, int64 slot_id, bool gone, const char *message)
+{
+	StartTransactionCommand();
+	if (gone)
+	{
+		catalog_remove_slot(subid, slot_id);
+		Counters.slots_dropped++;
+		catalog_write_counters();
+	}
+	else
+		catalog_set_slot_error(subid, slot_id, message);
+	CommitTransactionCommand();
+	return gone;
+}
+
+void
+slot_drop(Session *session, SyncSlot *slot)
+{
+	char	   *message;
+	bool		gone;
+
+	pool_set_phase(PHASE_DROPPING_SLOTS);
+	gone = slot_drop_by_name(session->sql, NameStr(slot->name), &message);
+	record_drop(slot->subid, slot->id, gone, message);
+	if (!gone)
+		ereport(LOG,
+				errmsg("could not drop replication slot \"%s\" on the publisher: %s",
+					   NameStr(slot->name), message));
+	slot_abandon(slot);
+}
+
+void
+slot_abandon(SyncSlot *slot)
+{
+	pool_set_slot(0, "");
+	MemoryContextDelete(slot->context);
+}
+
+/*
+ * Is a table that is still unfinished waiting for this slot?  A link counts
+ * only while the table is in state 'f' and its own row names the slot.
+ */
+static bool
+is_linked(const SlotRow *slot)
+{
+	TableProgress progress;
+	XLogRecPtr	lsn;
+
+	return slot->state == SLOT_LINKED &&
+		GetSubscriptionRelState(slot->subid, slot->relid, &lsn) ==
+		SUBREL_STATE_FINISHEDCOPY &&
+		catalog_get_progress(slot->subid, slot->relid, &progress) &&
+		progress.slot_id == slot->slot_id;
+}
+
+/* The slots of a subscription nobody holds or needs, in a transaction. */
+static List *
+find_orphans(Oid subid)
+{
+	List	   *orphans = NIL;
+	ListCell   *lc;
+
+	foreach(lc, catalog_slots(subid))
+	{
+		SlotRow    *slot = lfirst(lc);
+
+		if (!is_linked(slot) && pool_claim_orphan(slot->subid, slot->slot_id))
+			orphans = lappend(orphans, slot);
+		pool_release_orphan();
+	}
+	return orphans;
+}
+
+bool
+slot_has_orphans(Oid subid)
+{
+	return find_orphans(subid) != NIL;
+}
+
+/* Drop one orphan over 'conn', if nobody else is at it. */
+static bool
+drop_orphan(Publisher *conn, const SlotRow *slot)
+{
+	SlotRow		again;
+	char	   *message;
+	bool		gone = true;
+
+	if (!pool_claim_orphan(slot->subid, slot->slot_id))
+		return true;
+
+	/* Now that it is ours: is it still there, and still an orphan? */
+	StartTransactionCommand();
+	gone = !catalog_get_slot(slot->subid, slot->slot_id, &again) ||
+		is_linked(&again);
+	CommitTransactionCommand();
+	if (!gone)
+	{
+		gone = slot_drop_by_name(conn, NameStr(slot->slot_name), &message);
+		record_drop(slot->subid, slot->slot_id, gone, message);
+		if (!gone)
+			ereport(LOG,
+					errmsg("could not drop orphaned replication slot \"%s\" on the publisher: %s",
+						   NameStr(slot->slot_name), message));
+	}
+	pool_release_orphan();
+	return gone;
+}
+
+int
+slot_drop_orphans(Session *session)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *orphans;
+	ListCell   *lc;
+	int			left = 0;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	orphans = find_orphans(session->sub->oid);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+
+	if (orphans == NIL)
+		return 0;
+	session_connect(session);
+	pool_set_phase(PHASE_DROPPING_SLOTS);
+	foreach(lc, orphans)
+	{
+		if (!drop_orphan(session->sql, lfirst(lc)))
+			left++;
+	}
+	return left;
+}
+
+/* Drop what one subscription left behind; errors are the slot's, not ours. */
+static bool
+drop_abandoned_slot(const SlotRow *slot)
+{
+	MemoryContext context = CurrentMemoryContext;
+	Publisher  *volatile conn = NULL;
+	volatile bool gone = false;
+
+	PG_TRY();
+	{
+		conn = publisher_connect(slot->conninfo, false, EXTENSION_NAME);
+		gone = drop_orphan(conn, slot);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		if (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
+			edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			PG_RE_THROW();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		MemoryContextSwitchTo(context);
+		pool_release_orphan();
+		record_drop(slot->subid, slot->slot_id, false, edata->message);
+	}
+	PG_END_TRY();
+	publisher_disconnect(conn);
+	return gone;
+}
+
+int
+slot_drop_abandoned(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *slots = NIL;
+	ListCell   *lc;
+	int			left = 0;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	foreach(lc, catalog_slots(InvalidOid))
+	{
+		SlotRow    *slot = lfirst(lc);
+
+		if (slot->state == SLOT_ORPHANED && slot->conninfo != NULL)
+			slots = lappend(slots, slot);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+
+	foreach(lc, slots)
+	{
+		pool_set_phase(PHASE_DROPPING_SLOTS);
+		if (!drop_abandoned_slot(lfirst(lc)))
+			left++;
+	}
+	return left;
+}

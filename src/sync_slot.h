@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * sync_slot.h
+ *	  Replication slots that workers own on publishers.
+ *
+ * A slot is known to the catalog before it exists and until it is known to be
+ * gone (design.md section 4).  What a slot needs to be reused exactly, its
+ * birth snapshot and what it has delivered, lives with its worker: no other
+ * worker ever reuses it.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/sync_slot.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_SYNC_SLOT_H
+#define REUSE_SYNC_SYNC_SLOT_H
+
+#include "remote_snapshot.h"
+#include "session.h"
+
+typedef struct SyncSlot
+{
+	MemoryContext context;		/* holds this and all below */
+	Oid			subid;
+	int64		id;
+	NameData	name;
+	PublisherIdentity made_on;	/* C3 */
+	char	   *fingerprint;	/* of the publications, C2 */
+	RemoteSnapshot *birth;		/* C1 a */
+	DeliveredXids delivered;	/* C1 b */
+	int			neligible;		/* tables pending at its creation, sorted, C2 */
+	Oid		   *eligible;
+	XLogRecPtr	position;		/* the next unit's stream starts here */
+	int64		units;			/* served so far */
+} SyncSlot;
+
+/*
+ * Create a slot for the tables given, which are pending now.  No transaction
+ * may be open: creation waits for every transaction running on the publisher,
+ * which may be this server.
+ */
+extern SyncSlot *slot_create(Session *session, const Oid *eligible,
+							 int neligible);
+
+/* C2: was this table pending when the slot was created? */
+extern bool slot_may_serve(const SyncSlot *slot, Oid relid);
+
+/*
+ * Can a stream from the slot still start at 'position'?  False, with the
+ * reason, if the slot is gone, invalidated or confirmed beyond it.
+ */
+extern bool slot_can_start(Session *session, const char *slot_name,
+						   XLogRecPtr position, char **reason);
+
+/* C2: fingerprint of the publications, as the open transaction sees them. */
+extern char *slot_fingerprint(Session *session, Publisher *conn);
+
+/* Drop it and forget it; it must not be streaming. */
+extern void slot_drop(Session *session, SyncSlot *slot);
+
+/* Forget it without a word to the publisher: it has become an orphan. */
+extern void slot_abandon(SyncSlot *slot);
+
+/*
+ * Drop a slot by name over 'conn'.  Returns true if it is gone, else false
+ * with the publisher's message.
+ */
+extern bool slot_drop_by_name(Publisher *conn, const char *slot_name,
+							  char **message);
+
+/*
+ * Drop the orphans of the session's subscription: slots that no live worker
+ * holds and that no unfinished table is linked to.  Returns how many are
+ * left.
+ */
+extern int	slot_drop_orphans(Session *session);
+
+/*
+ * The same for subscriptions that are gone, over the connection each left
+ * behind.  Returns how many are left.  Errors are kept in the catalog.
+ */
+extern int	slot_drop_abandoned(void);
+
+/* Are there slots of this subscription that nobody holds or needs? */
+extern bool slot_has_orphans(Oid subid);
+
+#endif							/* REUSE_SYNC_SYNC_SLOT_H */

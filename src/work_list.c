@@ -1,0 +1,244 @@
+/*-------------------------------------------------------------------------
+ *
+ * work_list.c
+ *	  What there is to do in this database for this owner.
+ *
+ * Nothing of a subscription is eligible while its apply worker might start
+ * table-sync workers of its own (design.md section 3), and no table that such
+ * a worker still has.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/work_list.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_subscription.h"
+#include "catalog/pg_subscription_rel.h"
+#include "miscadmin.h"
+#include "replication/worker_internal.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "pool.h"
+#include "settings.h"
+#include "work_list.h"
+
+typedef struct Postponed
+{
+	Oid			subid;
+	TimestampTz until;
+} Postponed;
+
+static List *postponed = NIL;
+
+static TimestampTz
+sooner(TimestampTz a, TimestampTz b)
+{
+	return a == 0 ? b : (b == 0 ? a : Min(a, b));
+}
+
+void
+work_list_postpone(Oid subid, TimestampTz until)
+{
+	MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
+	ListCell   *lc;
+	Postponed  *entry = NULL;
+
+	foreach(lc, postponed)
+	{
+		if (((Postponed *) lfirst(lc))->subid == subid)
+			entry = lfirst(lc);
+	}
+	if (entry == NULL)
+	{
+		entry = palloc(sizeof(Postponed));
+		entry->subid = subid;
+		postponed = lappend(postponed, entry);
+	}
+	entry->until = until;
+	MemoryContextSwitchTo(caller);
+}
+
+static TimestampTz
+postponed_until(Oid subid)
+{
+	ListCell   *lc;
+
+	foreach(lc, postponed)
+	{
+		Postponed  *entry = lfirst(lc);
+
+		if (entry->subid == subid)
+			return entry->until > GetCurrentTimestamp() ? entry->until : 0;
+	}
+	return 0;
+}
+
+bool
+work_list_servers_worker(Oid subid, Oid relid)
+{
+	bool		found;
+
+	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+	found = logicalrep_worker_find(subid, relid, false) != NULL;
+	LWLockRelease(LogicalRepWorkerLock);
+	return found;
+}
+
+/* The pid of the subscription's apply worker, 0 if there is none. */
+static int
+apply_worker_pid(Oid subid)
+{
+	LogicalRepWorker *worker;
+	int			pid = 0;
+
+	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+	worker = logicalrep_worker_find(subid, InvalidOid, true);
+	if (worker != NULL && worker->proc != NULL)
+		pid = worker->proc->pid;
+	LWLockRelease(LogicalRepWorkerLock);
+	return pid;
+}
+
+/*
+ * Does the server leave the tables of this subscription to us?  An apply
+ * worker that began before the extension was there is ended; its successor
+ * finds the extension, and wakes us.
+ */
+static bool
+server_stands_aside(Oid subid, TimestampTz *next_look)
+{
+	int			pid = apply_worker_pid(subid);
+
+	if (pid == 0)
+		return true;
+	switch (pool_apply_worker_standing(pid))
+	{
+		case APPLY_STANDS_ASIDE:
+			return true;
+		case APPLY_UNKNOWN:
+			break;
+		case APPLY_USES_OWN_WORKERS:
+			if (kill(pid, SIGTERM) < 0)
+				elog(DEBUG1, "could not signal process %d: %m", pid);
+			break;
+	}
+	*next_look = sooner(*next_look,
+						TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													reuse_sync_naptime));
+	return false;
+}
+
+List *
+work_list_tables(Oid subid, TimestampTz *next_look)
+{
+	List	   *half_done = NIL;
+	List	   *fresh = NIL;
+	ListCell   *lc;
+	bool		draining = pool_is_draining(MyDatabaseId);
+
+	foreach(lc, GetSubscriptionNotReadyRelations(subid))
+	{
+		SubscriptionRelState *rel = lfirst(lc);
+		TableProgress progress;
+
+		if (rel->state == SUBREL_STATE_SYNCDONE ||
+			pool_table_is_claimed(subid, rel->relid))
+			continue;
+		if (work_list_servers_worker(subid, rel->relid))
+		{
+			*next_look = sooner(*next_look,
+								TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+															wal_retrieve_retry_interval));
+			continue;
+		}
+		catalog_get_progress(subid, rel->relid, &progress);
+		/* A drain tries once more at once; then the table is set back. */
+		if (progress.next_retry > GetCurrentTimestamp() && !draining)
+		{
+			*next_look = sooner(*next_look, progress.next_retry);
+			continue;
+		}
+		if (rel->state == SUBREL_STATE_FINISHEDCOPY)
+			half_done = lappend_oid(half_done, rel->relid);
+		else if (!reuse_sync_paused && !draining)
+			fresh = lappend_oid(fresh, rel->relid);
+	}
+	return list_concat(half_done, fresh);
+}
+
+/* The enabled subscriptions of this database and owner. */
+static List *
+my_subscriptions(void)
+{
+	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
+										  NULL);
+	HeapTuple	tuple;
+	List	   *result = NIL;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
+
+		if (form->subdbid == MyDatabaseId && form->subenabled &&
+			form->subowner == GetUserId())
+			result = lappend_oid(result, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+WorkList *
+work_list_look(Oid current)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	WorkList   *work = palloc0(sizeof(WorkList));
+	int			fewest = 0;
+	ListCell   *lc;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	foreach(lc, my_subscriptions())
+	{
+		Oid			subid = lfirst_oid(lc);
+		int			workers = pool_workers_of_subscription(subid);
+		TimestampTz until = postponed_until(subid);
+		List	   *tables;
+
+		work->next_look = sooner(work->next_look, until);
+		if (until != 0 || !server_stands_aside(subid, &work->next_look))
+			continue;
+		tables = work_list_tables(subid, &work->next_look);
+		if (tables == NIL ||
+			workers >= reuse_sync_max_workers_per_subscription)
+			continue;
+		work->more += Min(list_length(tables),
+						  reuse_sync_max_workers_per_subscription - workers);
+		if (work->subid == InvalidOid || workers < fewest ||
+			(workers == fewest && subid == current))
+		{
+			work->subid = subid;
+			work->tables = tables;
+			fewest = workers;
+		}
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return work;
+}

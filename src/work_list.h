@@ -1,0 +1,49 @@
+/*-------------------------------------------------------------------------
+ *
+ * work_list.h
+ *	  What there is to do in this database for this owner.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/work_list.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_WORK_LIST_H
+#define REUSE_SYNC_WORK_LIST_H
+
+#include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
+
+/* What a look at the subscriptions found. */
+typedef struct WorkList
+{
+	Oid			subid;			/* to serve next; InvalidOid: none */
+	List	   *tables;			/* its eligible tables, half done ones first */
+	int			more;			/* eligible tables of all subscriptions */
+	TimestampTz next_look;		/* when something is due again; 0: never */
+} WorkList;
+
+/*
+ * Look at all enabled subscriptions of this database that belong to this
+ * owner, and choose the one to serve: the one with the fewest workers, and
+ * among equals 'current'.  Starts a transaction of its own; the result is
+ * palloc'd in the current context.
+ */
+extern WorkList *work_list_look(Oid current);
+
+/*
+ * Tables of one subscription that this process could claim now, in the
+ * caller's transaction.  '*next_look' is lowered to when a failing table is
+ * due.
+ */
+extern List *work_list_tables(Oid subid, TimestampTz *next_look);
+
+/* Keep a subscription out of the looks until then: its publisher is away. */
+extern void work_list_postpone(Oid subid, TimestampTz until);
+
+/* Is a table-sync worker of the server at this table? */
+extern bool work_list_servers_worker(Oid subid, Oid relid);
+
+#endif							/* REUSE_SYNC_WORK_LIST_H */

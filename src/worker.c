@@ -1,0 +1,616 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  The life of a worker.
+ *
+ * A worker serves the subscriptions of one database and owner.  It looks for
+ * a subscription with tables to synchronize, opens a session with its
+ * publisher, and synchronizes one table after the other over the same two
+ * connections and from the same slot:
+ *
+ *		i ---claim---> d ---copy---> f ---catch up, hand over---> s
+ *
+ *	claim		in shared memory, against the other workers; then 'd' for all
+ *				to see (unit.c)
+ *	snapshot	a slot is created, or the worker's slot is used again if the
+ *				snapshot fits it (C1 to C5, unit.c and sync_slot.c)
+ *	copy		the rows the snapshot sees, committed together with 'f' and all
+ *				that a resumption needs (unit.c, copy.c)
+ *	catch up	the slot's stream from its last position, without what the
+ *				snapshot saw (catchup.c, apply.c)
+ *	hand over	under a lock: a position, what is below it, 's' (handover.c)
+ *
+ * From 's' the server's apply worker goes on by itself.  A table found in 'f'
+ * was left by a worker that died or failed: it is finished from the slot
+ * linked to it, which then goes.  A table that fails is tried again later and
+ * later; the others go on.  When nothing is left to do the slot is dropped at
+ * once, and after a while of idleness the process ends.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_subscription_rel.h"
+#include "commands/dbcommands.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "replication/walreceiver.h"
+#include "replication/worker_internal.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "handover.h"
+#include "pool.h"
+#include "settings.h"
+#include "unit.h"
+#include "work_list.h"
+#include "worker.h"
+
+/* How long to look for a snapshot that fits before taking a new slot, ms. */
+#define SNAPSHOT_PATIENCE	3000
+#define SNAPSHOT_PAUSE		50
+
+/* The session, slot and unit at hand, for the error paths. */
+static Session *session = NULL;
+static SyncSlot *slot = NULL;
+static Unit *unit = NULL;
+
+/* Reset with each subscription served. */
+static MemoryContext serving_context = NULL;
+
+static char database_name[NAMEDATALEN];
+
+/* --- settings --- */
+
+/* Settings of the session, again after a reload. */
+static void
+apply_settings(void)
+{
+	char		value[32];
+
+	/*
+	 * Autovacuum gives way to a lock request only after deadlock_timeout,
+	 * which must come well before the request is given up.
+	 */
+	snprintf(value, sizeof(value), "%d",
+			 Max(1, Min(1000, reuse_sync_handover_lock_timeout / 4)));
+	SetConfigOption("deadlock_timeout", value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+static void
+reload_if_asked(void)
+{
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+		apply_settings();
+	}
+}
+
+/* --- one table --- */
+
+/* Wait for the latch or so many ms. */
+static void
+pause_for(long ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Have a slot and a snapshot on the publisher that fit each other and the
+ * table.  A transaction whose commit is written but not yet visible there
+ * passes in a moment, or hangs on a standby that does not answer: then a new
+ * slot waits for it.
+ */
+static void
+take_fitting_snapshot(const List *pending)
+{
+	TimestampTz start = GetCurrentTimestamp();
+
+	for (;;)
+	{
+		SnapshotVerdict verdict;
+
+		if (slot == NULL)
+		{
+			int			n = list_length(pending);
+			Oid		   *relids = palloc(Max(n, 1) * sizeof(Oid));
+
+			for (int i = 0; i < n; i++)
+				relids[i] = list_nth_oid(pending, i);
+			slot = slot_create(session, relids, n);
+			start = GetCurrentTimestamp();
+		}
+		unit_use_slot(unit, slot);
+		pool_set_phase(PHASE_WAITING_FOR_SNAPSHOT);
+		verdict = unit_take_snapshot(unit);
+		if (verdict == SNAPSHOT_FITS)
+			return;
+		if (verdict == SNAPSHOT_NEEDS_NEW_SLOT ||
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   SNAPSHOT_PATIENCE))
+		{
+			SyncSlot   *old = slot;
+
+			slot = NULL;
+			slot_drop(session, old);
+		}
+		else
+			pause_for(SNAPSHOT_PAUSE);
+	}
+}
+
+/* A slot that only this unit could use has served. */
+static void
+drop_adopted_slot(void)
+{
+	char	   *message;
+
+	pool_set_phase(PHASE_DROPPING_SLOTS);
+	if (slot_drop_by_name(session->sql, NameStr(unit->slot_name), &message))
+	{
+		if (unit->slot_id != 0)
+		{
+			StartTransactionCommand();
+			catalog_remove_slot(session->sub->oid, unit->slot_id);
+			Counters.slots_dropped++;
+			catalog_write_counters();
+			CommitTransactionCommand();
+		}
+	}
+	else
+		ereport(LOG,
+				errmsg("could not drop replication slot \"%s\" on the publisher: %s",
+					   NameStr(unit->slot_name), message));
+	pool_release_orphan();
+}
+
+static void
+log_unit(void)
+{
+	ereport(LOG,
+			errmsg("reuse_sync worker synchronized table \"%s.%s\" of subscription \"%s\": "
+				   INT64_FORMAT " rows, " INT64_FORMAT " bytes, %ld ms, slot \"%s\" %s",
+				   unit->nspname, unit->relname, session->sub->name,
+				   unit->tuples_copied, unit->bytes_copied,
+				   TimestampDifferenceMilliseconds(unit->started,
+												   GetCurrentTimestamp()),
+				   NameStr(unit->slot_name),
+				   unit->slot == NULL ? "taken over" :
+				   unit->slot->units > 0 ? "reused" : "created"));
+}
+
+/* Synchronize a table that this process has claimed. */
+static void
+synchronize(Oid relid, const List *pending)
+{
+	bool		copied;
+
+	unit = unit_begin(session, relid);
+	if (unit == NULL)
+		return;					/* another worker was faster */
+	MemoryContextSwitchTo(unit->context);
+
+	copied = unit->state == SUBREL_STATE_FINISHEDCOPY && unit_resume(unit);
+	if (!copied)
+	{
+		unit_announce(unit);
+		take_fitting_snapshot(pending);
+		unit_copy(unit);
+	}
+	hand_over(catchup_start(unit));
+
+	pool_count_table();
+	log_unit();
+	if (unit->slot != NULL)
+	{
+		slot->position = unit->position;
+		slot->units++;
+	}
+	else
+		drop_adopted_slot();
+	unit_end(unit);
+	unit = NULL;
+}
+
+/* --- what goes wrong --- */
+
+/* It may be dropped at any time; then there is nothing left to do or say. */
+static bool
+extension_is_here(void)
+{
+	bool		exists;
+
+	StartTransactionCommand();
+	exists = catalog_exists(0);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(serving_context);
+	return exists;
+}
+
+/* When to try again after so many failures in a row. */
+static TimestampTz
+retry_time(int attempts)
+{
+	int64		wait = wal_retrieve_retry_interval;
+
+	for (int i = 1; i < attempts && wait < reuse_sync_max_retry_interval; i++)
+		wait *= 2;
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+									   Min(wait,
+										   reuse_sync_max_retry_interval));
+}
+
+static void
+record_failure(Oid relid, const ErrorData *edata)
+{
+	Oid			subid = session->sub->oid;
+	TableProgress progress;
+
+	pgstat_report_subscription_error(subid, false);
+	if (pool_is_draining(MyDatabaseId))
+		unit_set_back(session, relid);
+	StartTransactionCommand();
+	if (session->sub->disableonerr)
+		DisableSubscription(subid);
+	catalog_get_progress(subid, relid, &progress);
+	progress.attempts++;
+	progress.next_retry = retry_time(progress.attempts);
+	progress.last_error = edata->message;
+	progress.last_error_time = GetCurrentTimestamp();
+	catalog_put_progress(subid, relid, &progress);
+	Counters.errors++;
+	catalog_write_counters();
+	ereport(LOG,
+			errmsg("synchronization of table \"%s.%s\" of subscription \"%s\" failed and will be tried again at %s",
+				   get_namespace_name(get_rel_namespace(relid)),
+				   get_rel_name(relid), session->sub->name,
+				   timestamptz_to_str(progress.next_retry)),
+			errdetail_internal("%s", edata->message));
+	if (session->sub->disableonerr)
+		ereport(LOG,
+				errmsg("subscription \"%s\" has been disabled because of an error",
+					   session->sub->name));
+	CommitTransactionCommand();
+}
+
+/*
+ * Clear up after an error: nothing is known of the state of the connections,
+ * and a slot whose table has got to 'f' is now for that table alone.
+ */
+static void
+clean_up(void)
+{
+	AbortOutOfAnyTransaction();
+	unit_reset_origin();
+	session_disconnect(session);
+	pool_release_orphan();
+	if (slot == NULL)
+		pool_set_slot(0, "");
+	if (slot != NULL && unit != NULL && unit->slot == slot &&
+		unit->state == SUBREL_STATE_FINISHEDCOPY)
+	{
+		slot_abandon(slot);
+		slot = NULL;
+	}
+	unit_end(unit);
+	unit = NULL;
+}
+
+/*
+ * Run a step of the work; false if it failed.  The failure is the table's if
+ * 'relid' is given and nobody has asked us to give up, else it is that of the
+ * way to the publisher, and the subscription is left alone for a while.
+ */
+static bool
+guarded(void (*step) (Oid relid, const List *pending), Oid relid,
+		const List *pending)
+{
+	ErrorData  *volatile edata = NULL;
+	volatile bool outdated = false;
+
+	PG_TRY();
+	{
+		step(relid, pending);
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(serving_context);
+		edata = CopyErrorData();
+		outdated = unit_is_outdated() || pool_let_go_requested();
+		if (outdated)
+			ereport(LOG, errmsg_internal("%s", edata->message));
+		else
+			EmitErrorReport();
+		FlushErrorState();
+		clean_up();
+		QueryCancelPending = false;
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+
+	MemoryContextSwitchTo(serving_context);
+	if (edata == NULL)
+		return true;
+	if (!extension_is_here())
+		return false;
+	if (!outdated && OidIsValid(relid))
+		record_failure(relid, edata);
+	else if (!outdated)
+		work_list_postpone(session->sub->oid, retry_time(1));
+	MemoryContextSwitchTo(serving_context);
+	return false;
+}
+
+/* --- one subscription --- */
+
+static void
+orphans_step(Oid relid, const List *pending)
+{
+	(void) slot_drop_orphans(session);
+}
+
+static void
+drop_slot_step(Oid relid, const List *pending)
+{
+	SyncSlot   *old = slot;
+
+	slot = NULL;
+	if (old != NULL)
+	{
+		session_connect(session);
+		slot_drop(session, old);
+	}
+	(void) slot_drop_orphans(session);
+}
+
+static void
+reconnect_step(Oid relid, const List *pending)
+{
+	session_connect(session);
+}
+
+/*
+ * Is the subscription still what the session was opened for?  Tells as well
+ * whether the table is half done.
+ */
+static bool
+still_good(Oid relid, bool *half_done)
+{
+	XLogRecPtr	lsn;
+	bool		good;
+
+	StartTransactionCommand();
+	good = session_is_current(session, false);
+	*half_done = GetSubscriptionRelState(session->sub->oid, relid, &lsn) ==
+		SUBREL_STATE_FINISHEDCOPY;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(serving_context);
+	return good;
+}
+
+/* Serve the tables of one list; false if the session is over. */
+static bool
+serve_tables(const List *tables)
+{
+	ListCell   *lc;
+
+	foreach(lc, tables)
+	{
+		Oid			relid = lfirst_oid(lc);
+		bool		half_done;
+		bool		ok;
+
+		if (pool_leave_requested() || !still_good(relid, &half_done) ||
+			!guarded(reconnect_step, InvalidOid, NIL))
+			return false;
+		if (work_list_servers_worker(session->sub->oid, relid) ||
+			!pool_claim_table(session->sub->oid, relid, half_done))
+			continue;
+		ok = guarded(synchronize, relid, tables);
+		pool_release_table();
+		if (ok && !guarded(orphans_step, InvalidOid, NIL))
+			return false;
+		if (!ok && !extension_is_here())
+			return false;
+		reload_if_asked();
+		pgstat_report_stat(true);
+	}
+	return true;
+}
+
+/*
+ * Serve a subscription until nothing of it is eligible, it has changed, or we
+ * are to leave; then drop the slot at once, since it pins WAL there.
+ */
+static void
+serve_subscription(const WorkList *work)
+{
+	List	   *tables = work->tables;
+	bool		go_on = true;
+
+	session = session_open(work->subid);
+	if (session == NULL)
+		return;
+	if (guarded(orphans_step, InvalidOid, NIL))
+	{
+		while (go_on && tables != NIL)
+		{
+			TimestampTz ignored = 0;
+
+			go_on = serve_tables(tables);
+			if (!go_on)
+				break;
+			StartTransactionCommand();
+			MemoryContextSwitchTo(serving_context);
+			tables = work_list_tables(work->subid, &ignored);
+			CommitTransactionCommand();
+			MemoryContextSwitchTo(serving_context);
+		}
+	}
+	if (extension_is_here())
+		guarded(drop_slot_step, InvalidOid, NIL);
+	if (slot != NULL)
+	{
+		slot_abandon(slot);
+		slot = NULL;
+	}
+	session_close(session);
+	session = NULL;
+}
+
+/* --- the process --- */
+
+static void
+set_up_process(uint64 ticket)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	if (!pool_attach(ticket))
+		proc_exit(0);
+	BackgroundWorkerInitializeConnectionByOid(MyPoolWorker->dbid,
+											  MyPoolWorker->userid, 0);
+
+	/* As the server's own workers: their triggers fire, no surprise names. */
+	SetConfigOption("session_replication_role", "replica",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
+	apply_settings();
+	serving_context = AllocSetContextCreate(TopMemoryContext,
+											"reuse_sync worker",
+											ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(serving_context);
+}
+
+/* Is there an extension, of our version, in this database? */
+static bool
+begin_work(void)
+{
+	bool		exists;
+
+	StartTransactionCommand();
+	exists = catalog_exists(WARNING);
+	strlcpy(database_name, get_database_name(MyDatabaseId), NAMEDATALEN);
+	if (exists)
+	{
+		catalog_forget_strangers();
+		Counters.workers_started++;
+		catalog_write_counters();
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(serving_context);
+	return exists;
+}
+
+/* Wait for a hint, for what is due, or for the end of our patience. */
+static bool
+wait_for_work(TimestampTz idle_since, TimestampTz next_look)
+{
+	TimestampTz until =
+	TimestampTzPlusMilliseconds(idle_since, reuse_sync_worker_idle_timeout);
+	TimestampTz now = GetCurrentTimestamp();
+
+	pool_set_phase(PHASE_IDLE);
+	if (now >= until)
+		return false;
+	if (next_look != 0 && next_look < until)
+		until = next_look;
+	pgstat_report_activity(STATE_IDLE, NULL);
+	pause_for(Max(1, TimestampDifferenceMilliseconds(now, until)));
+	return true;
+}
+
+/* Work until there is none for a while. */
+static void
+work_loop(void)
+{
+	TimestampTz idle_since = GetCurrentTimestamp();
+	Oid			last_served = InvalidOid;
+
+	while (!pool_leave_requested())
+	{
+		WorkList   *work;
+
+		CHECK_FOR_INTERRUPTS();
+		reload_if_asked();
+		MemoryContextReset(serving_context);
+		MemoryContextSwitchTo(serving_context);
+		if (!extension_is_here())
+			break;
+
+		pool_begin_look();
+		work = work_list_look(last_served);
+		pool_report_look(Max(0, work->more - 1), work->next_look);
+		if (OidIsValid(work->subid))
+		{
+			pgstat_report_activity(STATE_RUNNING, NULL);
+			last_served = work->subid;
+			serve_subscription(work);
+			idle_since = GetCurrentTimestamp();
+		}
+		else if (!wait_for_work(idle_since, work->next_look))
+			break;
+	}
+}
+
+static void
+clean_loop(void)
+{
+	int			left = slot_drop_abandoned();
+
+	pool_report_look(0, left == 0 ? 0 :
+					 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												 reuse_sync_naptime));
+}
+
+void
+reuse_sync_worker_main(Datum ticket)
+{
+	bool		cleaner;
+
+	set_up_process(DatumGetUInt64(ticket));
+	cleaner = MyPoolWorker->type == POOL_CLEANER;
+	if (!begin_work())
+	{
+		pool_report_look(0, 0);
+		proc_exit(0);
+	}
+	if (cleaner)
+		clean_loop();
+	else
+	{
+		ereport(LOG,
+				errmsg("reuse_sync worker for database \"%s\" has started",
+					   database_name));
+		work_loop();
+		ereport(LOG,
+				errmsg("reuse_sync worker for database \"%s\" ends after " INT64_FORMAT " tables",
+					   database_name,
+					   MyPoolWorker->tables_synced));
+	}
+	proc_exit(0);
+}
