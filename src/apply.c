@@ -23,7 +23,7 @@
  * 4. apply_row.c or apply_truncate.c do the work.
  *
  * Memory: all that a message needs is in message_context, reset after each.
- * What must outlive it is per stream (stream_context) or in the relation map
+ * What must outlive it is per stream (its context) or in the relation map
  * of the server, which replaces an entry when its relation is announced again.
  *
  * Copyright (c) 2026, reuse_sync contributors
@@ -54,6 +54,7 @@ typedef struct RemoteRelation
 {
 	LogicalRepRelId remoteid;	/* hash key */
 	const ApplyTarget *target;	/* NULL if not of the unit */
+	StringInfoData message;		/* the RELATION message */
 	int			natts;			/* columns announced: tuples have as many */
 	NameData	nspname;		/* both empty if too long to exist here */
 	NameData	relname;
@@ -67,17 +68,27 @@ typedef struct Message
 	RowChange	change;			/* if it changes a row */
 } Message;
 
-static const ApplyTarget *stream_targets;
-static int	stream_ntargets;
+struct ApplyStream
+{
+	MemoryContext context;		/* of the hash table and all in it */
+	HTAB	   *relations;		/* of RemoteRelation */
+	const ApplyTarget *targets;
+	int			ntargets;
+};
+
+/* The stream whose message is being processed. */
+static ApplyStream *current;
+
 static TransactionId remote_xid = InvalidTransactionId;
 static XLogRecPtr remote_commit_lsn = InvalidXLogRecPtr;
 
 static MemoryContext message_context = NULL;
-static MemoryContext stream_context = NULL;
-static HTAB *remote_relations;	/* in stream_context */
 
 static bool dispatch(Message *msg, StringInfo s, bool skip);
 static void handle_relation(StringInfo s);
+static void keep_message(RemoteRelation *remote, bool found,
+						 StringInfo message);
+static void map_relation(StringInfoData message);
 static bool handle_row(Message *msg, StringInfo s, bool skip);
 static bool handle_truncate(Message *msg, StringInfo s, bool skip);
 static void check_row_message(LogicalRepMsgType type, StringInfoData s,
@@ -88,7 +99,8 @@ static void end_change(void);
 static LogicalRepRelMapEntry *open_target(const RemoteRelation *remote,
 										  LOCKMODE lockmode);
 static RemoteRelation *lookup_remote(LogicalRepRelId remoteid);
-static const ApplyTarget *find_target(const char *nspname,
+static const ApplyTarget *find_target(const ApplyStream *stream,
+									  const char *nspname,
 									  const char *relname);
 static void message_error_context(void *arg);
 
@@ -96,33 +108,66 @@ static void message_error_context(void *arg);
 /*
  * Begin a stream: see apply.h.
  */
-void
-apply_start_stream(const ApplyTarget *targets, int ntargets)
+ApplyStream *
+apply_open_stream(MemoryContext parent)
 {
-	HASHCTL		ctl;
+	ApplyStream *stream = MemoryContextAllocZero(parent, sizeof(ApplyStream));
 
 	if (message_context == NULL)
-	{
 		message_context = AllocSetContextCreate(TopMemoryContext,
 												"reuse_sync apply message",
 												ALLOCSET_DEFAULT_SIZES);
-		stream_context = AllocSetContextCreate(TopMemoryContext,
-											   "reuse_sync apply stream",
-											   ALLOCSET_DEFAULT_SIZES);
-	}
+	stream->context = AllocSetContextCreate(parent,
+											"reuse_sync apply stream",
+											ALLOCSET_DEFAULT_SIZES);
+	apply_forget_relations(stream);
+	return stream;
+}
+
+/*
+ * Forget all relations: see apply.h.
+ */
+void
+apply_forget_relations(ApplyStream *stream)
+{
+	HASHCTL		ctl;
 
 	/* The hash table goes with its context. */
-	MemoryContextReset(stream_context);
+	MemoryContextReset(stream->context);
 	memset(&ctl, 0, sizeof(ctl));
 	ctl.keysize = sizeof(LogicalRepRelId);
 	ctl.entrysize = sizeof(RemoteRelation);
-	ctl.hcxt = stream_context;
-	remote_relations = hash_create("reuse_sync remote relations", 128, &ctl,
-								   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-
-	stream_targets = targets;
-	stream_ntargets = ntargets;
+	ctl.hcxt = stream->context;
+	stream->relations = hash_create("reuse_sync remote relations", 128, &ctl,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	apply_set_transaction(InvalidTransactionId, InvalidXLogRecPtr);
+}
+
+/*
+ * Set the targets: see apply.h.
+ *
+ * A relation that was announced before it became a target is put into the
+ * relation map now, as the stream announced it: the map may hold another
+ * description, of another stream or of the copy, and the next changes in this
+ * stream have the columns that this stream has said.
+ */
+void
+apply_set_targets(ApplyStream *stream, const ApplyTarget *targets,
+				  int ntargets)
+{
+	HASH_SEQ_STATUS status;
+	RemoteRelation *remote;
+
+	stream->targets = targets;
+	stream->ntargets = ntargets;
+	hash_seq_init(&status, stream->relations);
+	while ((remote = hash_seq_search(&status)) != NULL)
+	{
+		remote->target = find_target(stream, NameStr(remote->nspname),
+									 NameStr(remote->relname));
+		if (remote->target != NULL)
+			map_relation(remote->message);
+	}
 }
 
 /*
@@ -139,15 +184,14 @@ apply_set_transaction(TransactionId xid, XLogRecPtr commit_lsn)
  * Process one message: see apply.h.
  */
 bool
-apply_message(StringInfo s, bool skip)
+apply_message(ApplyStream *stream, StringInfo s, bool skip)
 {
 	Message		msg = {0};
 	ErrorContextCallback errcallback;
 	MemoryContext oldcontext;
 	bool		is_change;
 
-	Assert(remote_relations != NULL);
-
+	current = stream;
 	msg.change.column = -1;
 	errcallback.callback = message_error_context;
 	errcallback.arg = &msg;
@@ -229,8 +273,10 @@ dispatch(Message *msg, StringInfo s, bool skip)
 static void
 handle_relation(StringInfo s)
 {
+	StringInfoData message = *s;
 	LogicalRepRelation *rel = logicalrep_read_rel(s);
 	RemoteRelation *remote;
+	bool		found;
 
 	pq_getmsgend(s);
 
@@ -241,9 +287,11 @@ handle_relation(StringInfo s)
 				 errmsg("invalid relation ID in \"%s\" message",
 						logicalrep_message_type(LOGICAL_REP_MSG_RELATION))));
 
-	remote = hash_search(remote_relations, &rel->remoteid, HASH_ENTER, NULL);
-	remote->target = find_target(rel->nspname, rel->relname);
+	remote = hash_search(current->relations, &rel->remoteid, HASH_ENTER,
+						 &found);
+	remote->target = find_target(current, rel->nspname, rel->relname);
 	remote->natts = rel->natts;
+	keep_message(remote, found, &message);
 
 	/* A name cut short could be that of an innocent local table. */
 	if (strlen(rel->nspname) < NAMEDATALEN &&
@@ -259,10 +307,37 @@ handle_relation(StringInfo s)
 	}
 
 	if (remote->target != NULL)
-	{
-		logicalrep_relmap_update(rel);
-		logicalrep_partmap_reset_relmap(rel);
-	}
+		map_relation(remote->message);
+}
+
+/*
+ * Keep the RELATION message, for when the relation becomes a target.
+ */
+static void
+keep_message(RemoteRelation *remote, bool found, StringInfo message)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(current->context);
+
+	if (found)
+		resetStringInfo(&remote->message);
+	else
+		initStringInfo(&remote->message);
+	appendBinaryStringInfo(&remote->message,
+						   message->data + message->cursor,
+						   message->len - message->cursor);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Put a target into the server's relation map.
+ */
+static void
+map_relation(StringInfoData message)
+{
+	LogicalRepRelation *rel = logicalrep_read_rel(&message);
+
+	logicalrep_relmap_update(rel);
+	logicalrep_partmap_reset_relmap(rel);
 }
 
 /*
@@ -515,7 +590,7 @@ lookup_remote(LogicalRepRelId remoteid)
 {
 	RemoteRelation *remote;
 
-	remote = hash_search(remote_relations, &remoteid, HASH_FIND, NULL);
+	remote = hash_search(current->relations, &remoteid, HASH_FIND, NULL);
 	if (remote == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -529,13 +604,14 @@ lookup_remote(LogicalRepRelId remoteid)
  * A linear search: once per announced relation, over one batch of tables.
  */
 static const ApplyTarget *
-find_target(const char *nspname, const char *relname)
+find_target(const ApplyStream *stream, const char *nspname,
+			const char *relname)
 {
-	for (int i = 0; i < stream_ntargets; i++)
+	for (int i = 0; i < stream->ntargets; i++)
 	{
-		if (strcmp(stream_targets[i].relname, relname) == 0 &&
-			strcmp(stream_targets[i].nspname, nspname) == 0)
-			return &stream_targets[i];
+		if (strcmp(stream->targets[i].relname, relname) == 0 &&
+			strcmp(stream->targets[i].nspname, nspname) == 0)
+			return &stream->targets[i];
 	}
 
 	return NULL;

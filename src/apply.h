@@ -30,13 +30,22 @@ typedef struct ApplyTarget
 	const char *relname;		/* its name, the same on the publisher */
 } ApplyTarget;
 
+/* What one stream has said of remote relations, and whose changes count. */
+typedef struct ApplyStream ApplyStream;
+
+/* Begin a stream; it goes with 'parent'. */
+extern ApplyStream *apply_open_stream(MemoryContext parent);
+
+/* The stream starts again from nothing: forget what it has said. */
+extern void apply_forget_relations(ApplyStream *stream);
+
 /*
- * Begin a stream.  Forgets what an earlier stream said of remote relations;
- * 'targets' (which must stay valid until the next call) are the tables whose
- * changes are to be applied.  MySubscription must be set: the server's
- * relation map reads it.
+ * From now on changes of these tables are applied.  'targets' must stay valid
+ * until the next call.  MySubscription must be set: the server's relation map
+ * reads it.
  */
-extern void apply_start_stream(const ApplyTarget *targets, int ntargets);
+extern void apply_set_targets(ApplyStream *stream,
+							  const ApplyTarget *targets, int ntargets);
 
 /*
  * Name the remote transaction that the next messages belong to, for error
@@ -57,6 +66,6 @@ extern void apply_set_transaction(TransactionId xid, XLogRecPtr commit_lsn);
  * column, xid and LSN; ERRCODE_PROTOCOL_VIOLATION for messages that a stream
  * without streaming and two_phase cannot hold.
  */
-extern bool apply_message(StringInfo s, bool skip);
+extern bool apply_message(ApplyStream *stream, StringInfo s, bool skip);
 
 #endif							/* REUSE_SYNC_APPLY_H */

@@ -29,6 +29,7 @@
 #include "postmaster/interrupt.h"
 #include "replication/logicalproto.h"
 #include "replication/walreceiver.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -73,56 +74,108 @@ static void
 start_streaming(Stream *stream)
 {
 	Unit	   *unit = stream->unit;
-	Session    *session = unit->session;
+	Session    *session = stream->session;
 	StringInfoData command;
 	char	   *reason;
 
 	/* The server would silently move a start below it forward. */
-	if (!slot_can_start(session, NameStr(unit->slot_name), unit->position,
+	if (!slot_can_start(session, NameStr(stream->slot_name), unit->position,
 						&reason))
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("cannot stream from replication slot \"%s\": %s",
-					   NameStr(unit->slot_name), reason));
+					   NameStr(stream->slot_name), reason));
+	if (stream->conn == NULL)
+	{
+		stream->conn = session_open_stream(session);
+		publisher_command(stream->conn,
+						  psprintf("SET application_name = %s",
+								   publisher_literal(stream->conn,
+													 NameStr(stream->slot_name))));
+	}
 
 	initStringInfo(&command);
 	appendStringInfo(&command,
 					 "START_REPLICATION SLOT %s LOGICAL %X/%X"
 					 " (proto_version '1', publication_names %s",
-					 publisher_identifier(NameStr(unit->slot_name)),
+					 publisher_identifier(NameStr(stream->slot_name)),
 					 LSN_FORMAT_ARGS(unit->position),
 					 publication_names(session));
-	if (session->sub->binary &&
-		publisher_version(session->stream) >= 140000)
+	if (session->sub->binary && publisher_version(stream->conn) >= 140000)
 		appendStringInfoString(&command, ", binary 'true'");
 	appendStringInfoChar(&command, ')');
+	publisher_start_stream(stream->conn, command.data);
 
-	apply_start_stream(&stream->target, 1);
-	publisher_start_stream(session->stream, command.data);
 	stream->started = true;
+	stream->has_held = false;
 	stream->in_remote_transaction = false;
-	stream->reached = unit->position;
-	stream->last_received = stream->last_status = GetCurrentTimestamp();
+	stream->reached = stream->confirmed = unit->position;
+	stream->unflushed = InvalidXLogRecPtr;
+	stream->last_received = stream->last_status = stream->last_check =
+		GetCurrentTimestamp();
 	stream->ping_sent = false;
+	apply_forget_relations(stream->apply);
+	apply_set_targets(stream->apply, &stream->target, 1);
 }
 
+/* --- a stream --- */
+
 Stream *
-catchup_start(Unit *unit)
+stream_open(Session *session, const char *slot_name, Publisher *conn)
 {
-	MemoryContext caller = MemoryContextSwitchTo(unit->context);
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext,
+												  "reuse_sync stream",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(context);
 	Stream	   *stream = palloc0(sizeof(Stream));
 
+	stream->context = context;
+	stream->message_context = AllocSetContextCreate(context,
+													"reuse_sync message",
+													ALLOCSET_DEFAULT_SIZES);
+	stream->session = session;
+	namestrcpy(&stream->slot_name, slot_name);
+	initStringInfo(&stream->held);
+	stream->apply = apply_open_stream(context);
+	stream->conn = conn;
+	MemoryContextSwitchTo(caller);
+	return stream;
+}
+
+void
+stream_serve(Stream *stream, Unit *unit)
+{
 	stream->unit = unit;
+	stream->keep_open = false;
+	stream->last_check = GetCurrentTimestamp();
 	stream->target.relid = unit->relid;
 	stream->target.nspname = unit->nspname;
 	stream->target.relname = unit->relname;
-	stream->message_context = AllocSetContextCreate(unit->context,
-													"reuse_sync message",
-													ALLOCSET_DEFAULT_SIZES);
-	stream->confirmed = unit->position;
-	MemoryContextSwitchTo(caller);
-	start_streaming(stream);
-	return stream;
+	if (stream->started)
+		apply_set_targets(stream->apply, &stream->target, 1);
+	else
+		start_streaming(stream);
+}
+
+void
+stream_end(Stream *stream)
+{
+	Publisher  *conn = stream->conn;
+
+	if (stream->started)
+		publisher_end_stream(conn);
+	stream->started = false;
+	stream->conn = NULL;
+	publisher_disconnect(conn);
+}
+
+void
+stream_close(Stream *stream)
+{
+	if (stream == NULL)
+		return;
+	publisher_disconnect(stream->conn);
+	MemoryContextDelete(stream->context);
 }
 
 /* --- reporting --- */
@@ -144,7 +197,7 @@ send_status(Stream *stream, bool request_reply)
 	pq_sendint64(&buf, confirmed);
 	pq_sendint64(&buf, GetCurrentTimestamp());
 	pq_sendbyte(&buf, request_reply);
-	publisher_send(stream->unit->session->stream, buf.data, buf.len);
+	publisher_send(stream->conn, buf.data, buf.len);
 	pfree(buf.data);
 	stream->last_status = GetCurrentTimestamp();
 }
@@ -195,8 +248,8 @@ handle_begin(Stream *stream, LogicalRepBeginData *begin)
 		stream->reached = begin->final_lsn;
 	stream->in_remote_transaction = true;
 	stream->has_changes = false;
-	stream->skipping = (!XLogRecPtrIsInvalid(unit->session->sub->skiplsn) &&
-						unit->session->sub->skiplsn == begin->final_lsn);
+	stream->skipping = (!XLogRecPtrIsInvalid(stream->session->sub->skiplsn) &&
+						stream->session->sub->skiplsn == begin->final_lsn);
 
 	if (unit->snapshot != NULL)
 	{
@@ -277,7 +330,7 @@ handle_change(Stream *stream, StringInfo s)
 		/* Set before anything is written; only a commit needs more. */
 		if (!stream->skipping)
 			unit_tag_origin(stream->unit);
-		if (apply_message(s, stream->skipping))
+		if (apply_message(stream->apply, s, stream->skipping))
 			stream->has_changes = true;
 		if (!IsTransactionState())
 			unit_reset_origin();
@@ -377,32 +430,55 @@ peek_commit_lsn(const char *message, int len)
 }
 
 /*
- * Receive and process one message, waiting at most 'timeout_ms' for it.  In
- * the handover a transaction at or above 'limit' is left alone: it is only
- * noted that the stream has got there.
+ * Get the next message, waiting at most 'timeout_ms' for it; 0 if none came.
+ */
+static int
+next_message(Stream *stream, char **message, long timeout_ms)
+{
+	int			len;
+
+	if (stream->has_held)
+	{
+		stream->has_held = false;
+		*message = stream->held.data;
+		return stream->held.len;
+	}
+	len = publisher_receive(stream->conn, message, timeout_ms);
+	look_around(stream);
+	if (len == 0)
+		check_silence(stream);
+	else
+	{
+		stream->last_received = GetCurrentTimestamp();
+		stream->ping_sent = false;
+	}
+	return len;
+}
+
+/*
+ * Process one message, if it comes in time.  In the handover a transaction at
+ * or above 'limit' is left for whoever comes next; it is only noted that the
+ * stream has got there.
  */
 static void
 process_next(Stream *stream, XLogRecPtr limit, long timeout_ms)
 {
 	StringInfoData s;
 	char	   *message;
-	int			len;
+	int			len = next_message(stream, &message, timeout_ms);
 	MemoryContext caller;
 
-	len = publisher_receive(stream->unit->session->stream, &message,
-							timeout_ms);
-	look_around(stream);
 	if (len == 0)
-	{
-		check_silence(stream);
 		return;
-	}
-	stream->last_received = GetCurrentTimestamp();
-	stream->ping_sent = false;
-
 	if (!XLogRecPtrIsInvalid(limit) && !stream->in_remote_transaction &&
 		peek_commit_lsn(message, len) >= limit)
 	{
+		if (message != stream->held.data)
+		{
+			resetStringInfo(&stream->held);
+			appendBinaryStringInfo(&stream->held, message, len);
+		}
+		stream->has_held = true;
 		stream->reached = limit;
 		return;
 	}
@@ -471,12 +547,4 @@ catchup_in_transaction(Stream *stream, XLogRecPtr target,
 		process_next(stream, target, Min(left, WAIT_SLICE));
 	}
 	return true;
-}
-
-void
-catchup_stop(Stream *stream)
-{
-	if (stream->started)
-		publisher_end_stream(stream->unit->session->stream);
-	stream->started = false;
 }

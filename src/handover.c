@@ -135,7 +135,7 @@ undo(Stream *stream, const PoolCounters *before)
 	AbortCurrentTransaction();
 	unit_reset_origin();
 	Counters = *before;
-	catchup_stop(stream);
+	stream_end(stream);
 }
 
 /*
@@ -302,5 +302,4 @@ hand_over(Stream *stream)
 	 */
 	XLogFlush(XactLastCommitEnd);
 	catchup_confirm(stream, unit->position);
-	catchup_stop(stream);
 }

@@ -17,8 +17,8 @@
 
 /*
  * Catch up and hand the table over, however often it takes; on return it is
- * in state 's', on disk, the slot is confirmed up to the handover's position,
- * which is unit->position, and the stream has ended.
+ * in state 's', on disk, and the slot is confirmed up to the handover's
+ * position, which is unit->position.
  *
  * Locks the table in SHARE ROW EXCLUSIVE mode, waiting for it and holding it
  * for handover_lock_timeout at most.

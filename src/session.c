@@ -79,30 +79,15 @@ session_open(Oid subid)
 void
 session_connect(Session *session)
 {
-	const PublisherIdentity *a;
-	const PublisherIdentity *b;
-
-	if (session->stream != NULL)
+	if (session->sql != NULL)
 		return;
 	Assert(!IsTransactionState());
 	pool_set_phase(PHASE_CONNECTING);
 	session->sql = publisher_connect(session->sub->conninfo, false,
 									 EXTENSION_NAME);
-	session->stream = publisher_connect(session->sub->conninfo, true,
-										EXTENSION_NAME);
-
-	a = publisher_identity(session->sql);
-	b = publisher_identity(session->stream);
-	if (a->sysid != b->sysid || a->timeline != b->timeline ||
-		a->in_recovery != b->in_recovery)
-		ereport(ERROR,
-				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				errmsg("two connections of subscription \"%s\" ended at different publishers",
-					   session->sub->name),
-				errhint("Use target_session_attrs=read-write in the subscription's connection string if it names several hosts."));
 
 	/* C4: a snapshot of a standby does not say which transactions run. */
-	if (a->in_recovery)
+	if (publisher_identity(session->sql)->in_recovery)
 		ereport(ERROR,
 				errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				errmsg("the publisher of subscription \"%s\" is a standby",
@@ -110,14 +95,34 @@ session_connect(Session *session)
 				errhint("Subscribe to the primary server."));
 }
 
+Publisher *
+session_open_stream(Session *session)
+{
+	const PublisherIdentity *a = publisher_identity(session->sql);
+	const PublisherIdentity *b;
+	Publisher  *stream;
+
+	stream = publisher_connect(session->sub->conninfo, true, EXTENSION_NAME);
+	b = publisher_identity(stream);
+	if (a->sysid != b->sysid || a->timeline != b->timeline ||
+		a->in_recovery != b->in_recovery)
+	{
+		publisher_disconnect(stream);
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("two connections of subscription \"%s\" ended at different publishers",
+					   session->sub->name),
+				errhint("Use target_session_attrs=read-write in the subscription's connection string if it names several hosts."));
+	}
+	return stream;
+}
+
 void
 session_disconnect(Session *session)
 {
 	Publisher  *sql = session->sql;
-	Publisher  *stream = session->stream;
 
-	session->sql = session->stream = NULL;
-	publisher_disconnect(stream);
+	session->sql = NULL;
 	publisher_disconnect(sql);
 }
 

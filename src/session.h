@@ -2,13 +2,14 @@
  *
  * session.h
  *	  A worker's dealings with one subscription: what the subscription says,
- *	  and the two connections to its publisher.
+ *	  and the connections to its publisher.
  *
- * The connection 'stream' creates and streams from slots; 'sql' takes
- * snapshots, copies, and makes the messages that mark a position.  Both are
- * opened together and never renewed within a unit (design.md section 6: a
- * crash of the publisher between a snapshot and the message after it must
- * break the unit).
+ * The connection 'sql' takes snapshots, copies, and makes the messages that
+ * mark a position.  It is never renewed within a unit: a crash of the
+ * publisher between a snapshot and the message after it must break the unit
+ * (design.md section 6).  Each slot has a connection of its own to stream
+ * over; while 'sql' lives the publisher has not crashed, so that one may be
+ * renewed.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -28,8 +29,7 @@ typedef struct Session
 {
 	Subscription *sub;			/* MySubscription as well */
 	MemoryContext context;		/* holds it */
-	Publisher  *stream;			/* null while not connected */
-	Publisher  *sql;
+	Publisher  *sql;			/* null while not connected */
 } Session;
 
 /*
@@ -39,11 +39,14 @@ typedef struct Session
  */
 extern Session *session_open(Oid subid);
 
-/*
- * Connect, if not connected.  Throws ERRCODE_CONNECTION_FAILURE, and an error
- * if the two connections end at different servers (C3, C4).
- */
+/* Connect, if not connected.  Throws ERRCODE_CONNECTION_FAILURE. */
 extern void session_connect(Session *session);
+
+/*
+ * A connection to stream over, at the same server as 'sql' (C3, C4); the
+ * caller closes it.
+ */
+extern Publisher *session_open_stream(Session *session);
 extern void session_disconnect(Session *session);
 extern void session_close(Session *session);
 

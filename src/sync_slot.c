@@ -21,6 +21,7 @@
 #include "utils/syscache.h"
 
 #include "catalog.h"
+#include "catchup.h"
 #include "pool.h"
 #include "settings.h"
 #include "sync_slot.h"
@@ -83,9 +84,10 @@ slot_fingerprint(Session *session, Publisher *conn)
 static void
 create_on_publisher(Session *session, SyncSlot *slot)
 {
-	Publisher  *conn = session->stream;
+	Publisher  *conn;
 	PublisherResult *res;
 
+	conn = slot->conn = session_open_stream(session);
 	publisher_command(conn,
 					  psprintf("SET application_name = %s",
 							   publisher_literal(conn, NameStr(slot->name))));
@@ -153,8 +155,7 @@ slot_create(Session *session, const Oid *eligible, int neligible)
 	{
 		/* The row stays: whoever looks for orphans finds out what exists. */
 		MemoryContextSwitchTo(caller);
-		pool_set_slot(0, "");
-		MemoryContextDelete(context);
+		slot_abandon(slot);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -234,6 +235,8 @@ slot_drop(Session *session, SyncSlot *slot)
 	bool		gone;
 
 	pool_set_phase(PHASE_DROPPING_SLOTS);
+	if (slot->stream != NULL)
+		stream_end(slot->stream);
 	gone = slot_drop_by_name(session->sql, NameStr(slot->name), &message);
 	record_drop(slot->subid, slot->id, gone, message);
 	if (!gone)
@@ -247,7 +250,20 @@ void
 slot_abandon(SyncSlot *slot)
 {
 	pool_set_slot(0, "");
+	stream_close(slot->stream);
+	publisher_disconnect(slot->conn);
 	MemoryContextDelete(slot->context);
+}
+
+Stream *
+slot_stream(Session *session, SyncSlot *slot)
+{
+	if (slot->stream == NULL)
+	{
+		slot->stream = stream_open(session, NameStr(slot->name), slot->conn);
+		slot->conn = NULL;
+	}
+	return slot->stream;
 }
 
 /*

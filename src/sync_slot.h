@@ -33,8 +33,10 @@ typedef struct SyncSlot
 	DeliveredXids delivered;	/* C1 b */
 	int			neligible;		/* tables pending at its creation, sorted, C2 */
 	Oid		   *eligible;
-	XLogRecPtr	position;		/* the next unit's stream starts here */
+	XLogRecPtr	position;		/* the next unit's changes start here */
 	int64		units;			/* served so far */
+	Publisher  *conn;			/* it was created over; a stream takes it */
+	struct Stream *stream;		/* null until the first unit streams */
 } SyncSlot;
 
 /*
@@ -58,11 +60,14 @@ extern bool slot_can_start(Session *session, const char *slot_name,
 /* C2: fingerprint of the publications, as the open transaction sees them. */
 extern char *slot_fingerprint(Session *session, Publisher *conn);
 
-/* Drop it and forget it; it must not be streaming. */
+/* End its stream, drop it and forget it. */
 extern void slot_drop(Session *session, SyncSlot *slot);
 
 /* Forget it without a word to the publisher: it has become an orphan. */
 extern void slot_abandon(SyncSlot *slot);
+
+/* The slot's stream, opened if need be. */
+extern struct Stream *slot_stream(Session *session, SyncSlot *slot);
 
 /*
  * Drop a slot by name over 'conn'.  Returns true if it is gone, else false

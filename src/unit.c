@@ -385,8 +385,9 @@ unit_take_snapshot(Unit *unit)
 	if (slot->made_on.sysid != publisher->sysid ||
 		slot->made_on.timeline != publisher->timeline ||
 		!slot_may_serve(slot, unit->relid) ||
-		!slot_can_start(unit->session, NameStr(slot->name), slot->position,
-						&reason))
+		(slot->stream == NULL &&
+		 !slot_can_start(unit->session, NameStr(slot->name), slot->position,
+						 &reason)))
 		return SNAPSHOT_NEEDS_NEW_SLOT;
 
 	/*

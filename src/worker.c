@@ -71,6 +71,7 @@
 static Session *session = NULL;
 static SyncSlot *slot = NULL;
 static Unit *unit = NULL;
+static Stream *adopted = NULL;	/* of a slot that was taken over */
 
 /* Reset with each subscription served. */
 static MemoryContext serving_context = NULL;
@@ -168,6 +169,9 @@ drop_adopted_slot(void)
 	char	   *message;
 
 	pool_set_phase(PHASE_DROPPING_SLOTS);
+	stream_end(adopted);
+	stream_close(adopted);
+	adopted = NULL;
 	if (slot_drop_by_name(session->sql, NameStr(unit->slot_name), &message))
 	{
 		if (unit->slot_id != 0)
@@ -205,6 +209,7 @@ log_unit(void)
 static void
 synchronize(Oid relid, const List *pending)
 {
+	Stream	   *stream;
 	bool		copied;
 
 	unit = unit_begin(session, relid);
@@ -219,7 +224,10 @@ synchronize(Oid relid, const List *pending)
 		take_fitting_snapshot(pending);
 		unit_copy(unit);
 	}
-	hand_over(catchup_start(unit));
+	stream = unit->slot != NULL ? slot_stream(session, slot) :
+		(adopted = stream_open(session, NameStr(unit->slot_name), NULL));
+	stream_serve(stream, unit);
+	hand_over(stream);
 
 	pool_count_table();
 	log_unit();
@@ -296,8 +304,9 @@ record_failure(Oid relid, const ErrorData *edata)
 }
 
 /*
- * Clear up after an error: nothing is known of the state of the connections,
- * and a slot whose table has got to 'f' is now for that table alone.
+ * Clear up after an error.  Nothing is known of the state of 'sql'.  A slot
+ * whose table has got to 'f' is now for that table alone; before that its
+ * stream has not been touched, and serves the next table.
  */
 static void
 clean_up(void)
@@ -305,6 +314,8 @@ clean_up(void)
 	AbortOutOfAnyTransaction();
 	unit_reset_origin();
 	session_disconnect(session);
+	stream_close(adopted);
+	adopted = NULL;
 	pool_release_orphan();
 	if (slot == NULL)
 		pool_set_slot(0, "");
@@ -564,6 +575,9 @@ work_loop(void)
 
 		pool_begin_look();
 		work = work_list_look(last_served);
+		/* The launcher starts more only beside workers that are at work. */
+		if (OidIsValid(work->subid))
+			pool_set_phase(PHASE_CONNECTING);
 		pool_report_look(Max(0, work->more - 1), work->next_look);
 		if (OidIsValid(work->subid))
 		{
