@@ -87,7 +87,7 @@ start_streaming(Stream *stream)
 					   NameStr(stream->slot_name), reason));
 	if (stream->conn == NULL)
 	{
-		stream->conn = session_open_stream(session);
+		stream->conn = session_open_another(session, true);
 		publisher_command(stream->conn,
 						  psprintf("SET application_name = %s",
 								   publisher_literal(stream->conn,

@@ -96,25 +96,35 @@ session_connect(Session *session)
 }
 
 Publisher *
-session_open_stream(Session *session)
+session_open_another(Session *session, bool replication)
 {
 	const PublisherIdentity *a = publisher_identity(session->sql);
 	const PublisherIdentity *b;
-	Publisher  *stream;
+	Publisher  *another;
 
-	stream = publisher_connect(session->sub->conninfo, true, EXTENSION_NAME);
-	b = publisher_identity(stream);
+	another = publisher_connect(session->sub->conninfo, replication,
+								EXTENSION_NAME);
+	b = publisher_identity(another);
 	if (a->sysid != b->sysid || a->timeline != b->timeline ||
 		a->in_recovery != b->in_recovery)
 	{
-		publisher_disconnect(stream);
+		publisher_disconnect(another);
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("two connections of subscription \"%s\" ended at different publishers",
 					   session->sub->name),
 				errhint("Use target_session_attrs=read-write in the subscription's connection string if it names several hosts."));
 	}
-	return stream;
+	return another;
+}
+
+void
+session_release_lock(Session *session)
+{
+	Publisher  *lock = session->lock;
+
+	session->lock = NULL;
+	publisher_disconnect(lock);
 }
 
 void
@@ -124,6 +134,7 @@ session_disconnect(Session *session)
 
 	session->sql = NULL;
 	publisher_disconnect(sql);
+	session_release_lock(session);
 }
 
 void

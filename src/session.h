@@ -30,6 +30,7 @@ typedef struct Session
 	Subscription *sub;			/* MySubscription as well */
 	MemoryContext context;		/* holds it */
 	Publisher  *sql;			/* null while not connected */
+	Publisher  *lock;			/* holds a lock 'sql' may not take, or null */
 } Session;
 
 /*
@@ -43,10 +44,11 @@ extern Session *session_open(Oid subid);
 extern void session_connect(Session *session);
 
 /*
- * A connection to stream over, at the same server as 'sql' (C3, C4); the
- * caller closes it.
+ * Another connection to the same server as 'sql' (C3, C4), to stream over if
+ * 'replication'; the caller closes it.
  */
-extern Publisher *session_open_stream(Session *session);
+extern Publisher *session_open_another(Session *session, bool replication);
+extern void session_release_lock(Session *session);
 extern void session_disconnect(Session *session);
 extern void session_close(Session *session);
 

@@ -87,7 +87,7 @@ create_on_publisher(Session *session, SyncSlot *slot)
 	Publisher  *conn;
 	PublisherResult *res;
 
-	conn = slot->conn = session_open_stream(session);
+	conn = slot->conn = session_open_another(session, true);
 	publisher_command(conn,
 					  psprintf("SET application_name = %s",
 							   publisher_literal(conn, NameStr(slot->name))));

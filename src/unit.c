@@ -370,6 +370,53 @@ remote_name(Unit *unit)
 					publisher_identifier(unit->relname));
 }
 
+/*
+ * C5: the lock comes first, and takes no snapshot; from then on nobody
+ * rewrites the table, and what is seen is what the COPY will find.  LOCK TABLE
+ * asks for the right to read the whole table; where the role may read only
+ * some columns, a query over another connection takes the same lock.
+ */
+static void
+begin_with_lock(Unit *unit)
+{
+	Session    *session = unit->session;
+	char	   *timeout = psprintf("SET LOCAL lock_timeout = %d",
+								   reuse_sync_handover_lock_timeout);
+	char	   *message;
+	int			sqlstate;
+
+	publisher_command(session->sql,
+					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
+	sqlstate = publisher_try_command(session->sql,
+									 psprintf("%s; LOCK TABLE %s IN ACCESS SHARE MODE",
+											  timeout, remote_name(unit)),
+									 &message);
+	if (sqlstate == 0)
+		return;
+	if (sqlstate == ERRCODE_UNDEFINED_TABLE ||
+		sqlstate == ERRCODE_INVALID_SCHEMA_NAME)
+		ereport(ERROR,
+				errcode(ERRCODE_UNDEFINED_TABLE),
+				errmsg("table \"%s.%s\" does not exist on the publisher",
+					   unit->nspname, unit->relname),
+				errhint("Create it there, or drop it from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
+	if (sqlstate != ERRCODE_INSUFFICIENT_PRIVILEGE)
+		ereport(ERROR,
+				errcode(sqlstate),
+				errmsg("could not lock table \"%s.%s\" on the publisher: %s",
+					   unit->nspname, unit->relname, message));
+
+	session->lock = session_open_another(session, false);
+	publisher_command(session->lock, "BEGIN READ ONLY");
+	publisher_command(session->lock, timeout);
+	(void) publisher_query(session->lock,
+						   psprintf("SELECT FROM %s LIMIT 0",
+									remote_name(unit)));
+	publisher_command(session->sql,
+					  "ROLLBACK;"
+					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
+}
+
 SnapshotVerdict
 unit_take_snapshot(Unit *unit)
 {
@@ -390,16 +437,7 @@ unit_take_snapshot(Unit *unit)
 						 &reason)))
 		return SNAPSHOT_NEEDS_NEW_SLOT;
 
-	/*
-	 * C5: the lock comes first, and takes no snapshot; from then on nobody
-	 * rewrites the table, and what is seen is what the COPY will find.
-	 */
-	publisher_command(conn, "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
-	publisher_command(conn,
-					  psprintf("SET LOCAL lock_timeout = %d;"
-							   " LOCK TABLE %s IN ACCESS SHARE MODE",
-							   reuse_sync_handover_lock_timeout,
-							   remote_name(unit)));
+	begin_with_lock(unit);
 
 	/* The function is called after the snapshot has been taken. */
 	res = publisher_query(conn,
@@ -425,7 +463,10 @@ unit_take_snapshot(Unit *unit)
 	if (verdict == SNAPSHOT_FITS)
 		delivered_xids_prune(&slot->delivered, unit->snapshot->xmin);
 	else
+	{
 		publisher_command(conn, "ROLLBACK");
+		session_release_lock(unit->session);
+	}
 	return verdict;
 }
 
@@ -619,6 +660,7 @@ unit_copy(Unit *unit)
 	unit->bytes_copied = MyPoolWorker->bytes_copied;
 	Counters.bytes_copied += unit->bytes_copied;
 	publisher_command(session->sql, "COMMIT");
+	session_release_lock(session);
 
 	/*
 	 * 'f' is committed only after the publisher has flushed what the snapshot

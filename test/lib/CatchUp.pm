@@ -410,16 +410,28 @@ sub table_state
 }
 
 # The errors in a server's log, from an offset on; not the ends of processes
-# that were told to end, nor of an autovacuum that was in somebody's way.
+# that were told to end, nor of an autovacuum that was in somebody's way, nor of
+# an apply worker that was restarted sooner than the last one had ended.
 sub log_errors
 {
 	my ($node, $offset) = @_;
+	my (%apply_worker, @errors);
 
-	my @lines = split /^/m, slurp_file($node->logfile, $offset // 0);
-	return grep {
-		/^\S+ \S+ \S+ \[\d+\] .*?\b(?:ERROR|FATAL|PANIC): /
-		  && !/due to administrator command|canceling autovacuum task/
-	} @lines;
+	foreach my $line (split /^/m, slurp_file($node->logfile, $offset // 0))
+	{
+		my ($pid) = $line =~ /^\S+ \S+ \S+ \[(\d+)\] / or next;
+
+		$apply_worker{$pid} = 1
+		  if $line =~ /logical replication apply worker .* has started/;
+		next if $line !~ /\b(?:ERROR|FATAL|PANIC): /;
+		next
+		  if $line =~ /due to administrator command|canceling autovacuum task/;
+		next
+		  if $apply_worker{$pid}
+		  && $line =~ /replication origin with ID \d+ is already active/;
+		push @errors, $line;
+	}
+	return @errors;
 }
 
 # no_errors_ok($node, $offset, $testname): one test, that the log has none.  A

@@ -198,7 +198,9 @@ $sub->safe_psql('postgres',
 	'ALTER DATABASE postgres RESET standard_conforming_strings');
 $sub->safe_psql('postgres',
 	'ALTER DATABASE postgres SET search_path = public, odd');
-run_cases($pub, $sub, 'bintypes', [ type_cases('binary', @types) ],
+# A binary regclass, regtype or regproc is an OID, another one on each side.
+run_cases($pub, $sub, 'bintypes',
+	[ type_cases('binary', grep { $_->[0] !~ /^reg/ } @types) ],
 	user => 'odd_role',
 	with => 'binary = true');
 

@@ -562,17 +562,18 @@ rows_ok($pub, $sub, $_, "$_: after the transaction's end") foreach @open;
 #
 # Transactions that have begun before the snapshot and commit after it.  Only
 # a slot that is already there lets this happen: creating one waits for them.
-# One worker does both tables; what it stops at first makes it create a slot.
+# One worker does all three tables; it has created its slot when it stops at
+# the first.
 #
 SKIP:
 {
-	skip 'a new slot waits for open transactions', 7 unless with_extension();
+	skip 'a new slot waits for open transactions', 10 unless with_extension();
 
 	my ($created, $reused, $skipped) = split /\|/,
 	  $sub->safe_psql('postgres',
 		'SELECT slots_created, slots_reused, transactions_skipped'
 		  . ' FROM reuse_sync.stats');
-	my @early = ('early_1', 'early_2');
+	my @early = map { "early_$_" } 1 .. 3;
 
 	$sub->append_conf('postgresql.conf',
 		'reuse_sync.max_workers_per_subscription = 1');
@@ -589,38 +590,65 @@ SKIP:
 	$sub->safe_psql('postgres',
 		'ALTER SUBSCRIPTION s ADD PUBLICATION p_early');
 
+	# Whichever tables come second and third.
 	my ($first) = $catchup->wait_at_gates(\@early);
-	my ($second) = grep { $_ ne $first } @early;
-	$commit->query_safe(
-		qq{BEGIN; INSERT INTO $second VALUES (10, 'early');
-		UPDATE $second SET b = 'early' WHERE a = 1;
-		CALL many_subtransactions('$second', 100);});
-	$rollback->query_safe(
-		qq{BEGIN; DELETE FROM $second WHERE a = 2;
-		INSERT INTO $second VALUES (11, 'rolled back')});
-	$pub->safe_psql(
-		'postgres', qq{
-		BEGIN;
-		INSERT INTO $second VALUES (12, 'prepared');
-		UPDATE $second SET b = 'prepared' WHERE a = 3;
-		PREPARE TRANSACTION 'early';
-		INSERT INTO $second VALUES (13, 'in the snapshot');
-		UPDATE $second SET a = 40 WHERE a = 4;
-		DELETE FROM $second WHERE a = 5;});
+	my @others = grep { $_ ne $first } @early;
+	$_->query_safe('BEGIN') foreach ($commit, $rollback);
+	foreach my $table (@others)
+	{
+		$commit->query_safe(
+			qq{INSERT INTO $table VALUES (10, 'early');
+			UPDATE $table SET b = 'early' WHERE a = 1;
+			CALL many_subtransactions('$table', 100);});
+		$rollback->query_safe(
+			qq{DELETE FROM $table WHERE a = 2;
+			INSERT INTO $table VALUES (11, 'rolled back')});
+		$pub->safe_psql(
+			'postgres', qq{
+			BEGIN;
+			INSERT INTO $table VALUES (12, 'prepared');
+			UPDATE $table SET b = 'prepared' WHERE a = 3;
+			PREPARE TRANSACTION '$table';
+			INSERT INTO $table VALUES (13, 'in the snapshot');
+			UPDATE $table SET a = 40 WHERE a = 4;
+			DELETE FROM $table WHERE a = 5;});
+	}
 	$catchup->open_gate($first);
 
-	is(join(' ', $catchup->wait_at_gates([$second])),
-		$second, 'the snapshot does not wait for open transactions');
-	$commit->query_safe(
-		qq{UPDATE $second SET b = b || ', late' WHERE a IN (1, 6);
-		INSERT INTO $second VALUES (14, 'late'); COMMIT});
+	my ($second) = $catchup->wait_at_gates(\@others);
+	my ($third) = grep { $_ ne $second } @others;
+	pass('the snapshot does not wait for open transactions');
+	foreach my $table (@others)
+	{
+		$commit->query_safe(
+			qq{UPDATE $table SET b = b || ', late' WHERE a IN (1, 6);
+			INSERT INTO $table VALUES (14, 'late')});
+		$pub->safe_psql(
+			'postgres', qq{
+			COMMIT PREPARED '$table';
+			UPDATE $table SET b = b || ', late' WHERE a IN (3, 12, 13);
+			INSERT INTO $table VALUES (5, 'late');});
+	}
+	$commit->query_safe('COMMIT');
 	$rollback->query_safe('ROLLBACK');
-	$pub->safe_psql(
-		'postgres', qq{
-		COMMIT PREPARED 'early';
-		UPDATE $second SET b = b || ', late' WHERE a IN (3, 12, 13);
-		INSERT INTO $second VALUES (5, 'late');});
+
+	# This one commits after the second table has been handed over, and before
+	# the third one's snapshot, which waits for it: it is streamed, and must
+	# be skipped.
+	$commit->query_safe(
+		qq{BEGIN; LOCK TABLE $third IN ACCESS EXCLUSIVE MODE;
+		INSERT INTO $third VALUES (15, 'just in time');
+		UPDATE $third SET a = 60 WHERE a = 6;});
 	$catchup->open_gate($second);
+	$pub->poll_query_until(
+		'postgres', qq{
+		SELECT count(*) > 0 FROM pg_locks
+		WHERE relation = '$third'::regclass AND NOT granted})
+	  or die "nobody wants to lock $third";
+	$commit->query_safe('COMMIT');
+	$catchup->wait_at_gates([$third]);
+	$pub->safe_psql('postgres', "UPDATE $third SET b = b || '.' WHERE a = 15");
+	$catchup->open_gate($third);
 	wait_ready($sub, 's');
 
 	is( $sub->safe_psql(
@@ -628,18 +656,27 @@ SKIP:
 			SELECT slots_created - $created, slots_reused - $reused,
 				transactions_skipped > $skipped
 			FROM reuse_sync.stats}),
-		'1|1|t',
+		'1|2|t',
 		'one slot; what the snapshot has seen is skipped');
 	rows_ok($pub, $sub, $_, "$_: transactions around the snapshot")
 	  foreach @early;
-	$pub->safe_psql(
-		'postgres', qq{
-		UPDATE $second SET b = b || ', later';
-		DELETE FROM $first WHERE a > 5;});
+	$pub->safe_psql('postgres',
+		"UPDATE $_ SET b = b || ', later'; DELETE FROM $_ WHERE a > 99")
+	  foreach @early;
 	catch_up($pub, $sub, 's');
 	rows_ok($pub, $sub, $_, "$_: afterwards") foreach @early;
-	is( $pub->safe_psql('postgres', "SELECT b FROM $second WHERE a = 1"),
-		'early, late, later', 'the transactions have done what they should');
+	is( $pub->safe_psql(
+			'postgres',
+			qq{SELECT a, b FROM $third WHERE a IN (1, 2, 12, 15) ORDER BY a}),
+		"1|early, late, later\n2|row, later\n12|prepared, late, later\n"
+		  . '15|just in time., later',
+		'the transactions have done what they should');
+	is( $pub->safe_psql(
+			'postgres', qq{
+			SELECT count(*) FROM pg_replication_slots
+			WHERE slot_name ~ '^reuse_sync'}),
+		0,
+		'the slot is gone with the work');
 }
 
 end_session($_) foreach ($commit, $rollback);
