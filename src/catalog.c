@@ -414,26 +414,31 @@ catalog_get_slot(Oid subid, int64 slot_id, SlotRow *slot)
 	return HeapTupleIsValid(tuple);
 }
 
+/*
+ * Reads the heap: this is called as well while the extension is being dropped,
+ * when the index is gone already.
+ */
 List *
 catalog_slots(Oid subid)
 {
 	Relation	rel = catalog_open("slot_catalog", AccessShareLock);
 	SysScanDesc scan;
-	ScanKeyData keys[2];
 	HeapTuple	tuple;
 	List	   *slots = NIL;
 
-	key_init(&keys[0], SLOT_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
-	key_init(&keys[1], SLOT_subid, F_OIDEQ, ObjectIdGetDatum(subid));
-	scan = systable_beginscan(rel, catalog_relid("slot_catalog_key"), true,
-							  NULL, OidIsValid(subid) ? 2 : 1, keys);
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Row			row;
-		SlotRow    *slot = palloc(sizeof(SlotRow));
+		SlotRow    *slot;
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel),
 						  row.values, row.nulls);
+		if (DatumGetObjectId(row.values[SLOT_dbid]) != MyDatabaseId ||
+			(OidIsValid(subid) &&
+			 DatumGetObjectId(row.values[SLOT_subid]) != subid))
+			continue;
+		slot = palloc(sizeof(SlotRow));
 		slot_from_row(&row, slot);
 		slots = lappend(slots, slot);
 	}
@@ -634,10 +639,19 @@ catalog_forget_strangers(void)
 
 	for (int i = 0; i < lengthof(names); i++)
 	{
-		Relation	rel = catalog_open(names[i], ShareRowExclusiveLock);
+		Oid			relid = catalog_relid(names[i]);
+		Relation	rel;
 		SysScanDesc scan;
 		HeapTuple	tuple;
 
+		/*
+		 * One process at a time, or the same rows would be deleted twice.  It
+		 * must not wait: it may hold the lock on another of these relations
+		 * that somebody needs who has this one.
+		 */
+		if (!ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
+			continue;
+		rel = table_open(relid, RowExclusiveLock);
 		scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 		{
@@ -652,10 +666,4 @@ catalog_forget_strangers(void)
 		table_close(rel, NoLock);
 	}
 	CommandCounterIncrement();
-}
-
-void
-catalog_lock_out_writers(void)
-{
-	LockRelationOid(catalog_relid("slot_catalog"), ShareRowExclusiveLock);
 }

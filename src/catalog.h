@@ -127,11 +127,9 @@ extern void catalog_write_counters(void);
 
 /*
  * Remove what belongs to other databases, and progress of tables that are no
- * longer in a subscription.  Never touches a publisher.
+ * longer in a subscription.  Never touches a publisher; leaves it to another
+ * time if somebody else is at it.
  */
 extern void catalog_forget_strangers(void);
-
-/* Wait until no transaction has the catalog open for writing. */
-extern void catalog_lock_out_writers(void);
 
 #endif							/* REUSE_SYNC_CATALOG_H */

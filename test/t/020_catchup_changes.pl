@@ -13,10 +13,14 @@ use Test::More;
 use ReuseSync;
 use CatchUp;
 
+# A transaction with synchronous_commit = on waits for a standby that does not
+# exist: it has committed, and nobody sees it, until it is told to wait no more.
 my $pub = new_publisher(
 	'pub',
 	max_prepared_transactions => 10,
-	logical_decoding_work_mem => '256kB');
+	logical_decoding_work_mem => '256kB',
+	synchronous_standby_names => 'nobody',
+	synchronous_commit        => 'local');
 my $sub =
   new_subscriber('sub', max_sync_workers_per_subscription => 4);
 my $catchup = CatchUp->new($pub, $sub);
@@ -677,6 +681,98 @@ SKIP:
 			WHERE slot_name ~ '^reuse_sync'}),
 		0,
 		'the slot is gone with the work');
+}
+
+#
+# Transactions that have committed in the WAL and can't be seen yet.  One was
+# streamed to the slot before the second table's turn came: no snapshot will
+# do that does not see it.  The other one comes later, and is in no snapshot:
+# it must be applied, though it has committed before the snapshot was taken.
+#
+SKIP:
+{
+	skip 'a new slot waits for open transactions', 7 unless with_extension();
+
+	my @unseen = ('unseen_1', 'unseen_2');
+	my %waiter = map { $_ => $catchup->session('pub') } qw(streamed later);
+	my %pid;
+
+	foreach my $table (@unseen)
+	{
+		both($pub, $sub, "CREATE TABLE $table (a int PRIMARY KEY, b text)");
+		$pub->safe_psql('postgres',
+			"INSERT INTO $table SELECT g, 'row' FROM generate_series(1, 9) g");
+	}
+	$pub->safe_psql('postgres',
+		'CREATE PUBLICATION p_unseen FOR TABLE ' . join(', ', @unseen));
+	$catchup->close_gate($_) foreach @unseen;
+	$sub->safe_psql('postgres',
+		'ALTER SUBSCRIPTION s ADD PUBLICATION p_unseen');
+	my ($first) = $catchup->wait_at_gates(\@unseen);
+	my ($second) = grep { $_ ne $first } @unseen;
+
+	# Begin a transaction, and return when it waits for the standby.
+	my $commit_unseen = sub {
+		my ($name, $sql) = @_;
+		my $session = $waiter{$name};
+
+		$pid{$name} = $session->query_safe('SELECT pg_backend_pid()');
+		$session->query_safe(
+			'SET synchronous_commit = on; SET client_min_messages = error');
+		$session->query_until(qr/begun/, "\\echo begun\n$sql;\n");
+		$pub->poll_query_until(
+			'postgres', qq{
+			SELECT wait_event = 'SyncRep' FROM pg_stat_activity
+			WHERE pid = $pid{$name}})
+		  or die "transaction \"$name\" does not wait for a standby";
+	};
+
+	# Let it be seen.
+	my $show = sub {
+		my ($name) = @_;
+
+		$pub->safe_psql('postgres', "SELECT pg_cancel_backend($pid{$name})");
+		$waiter{$name}->query_safe('SELECT 1');
+	};
+
+	$commit_unseen->('streamed', "INSERT INTO $second VALUES (10, 'streamed')");
+	$catchup->open_gate($first);
+
+	# If the worker did not wait, the second table's copy would begin.
+	ok( $sub->poll_query_until(
+			'postgres', qq{
+			SELECT count(*) > 0 FROM reuse_sync.workers
+			WHERE phase = 'waiting for snapshot'}),
+		'a snapshot that does not see what was streamed is not used');
+	is( $pub->safe_psql('postgres',
+			"SELECT count(*) FROM $second WHERE a = 10"),
+		0,
+		'and there is no better one');
+	$commit_unseen->('later', "INSERT INTO $second VALUES (11, 'later')");
+	$show->('streamed');
+
+	$catchup->wait_at_gates([$second]);
+	is( $pub->safe_psql('postgres',
+			"SELECT a FROM $second WHERE a > 9 ORDER BY a"),
+		10,
+		'the copy has begun while one of them is still not seen');
+	$pub->safe_psql('postgres',
+		"INSERT INTO $second VALUES (12, 'after the snapshot')");
+	$catchup->open_gate($second);
+	wait_ready($sub, 's');
+
+	$show->('later');
+	catch_up($pub, $sub, 's');
+	rows_ok($pub, $sub, $_, "$_: transactions that were not seen")
+	  foreach @unseen;
+	is( $sub->safe_psql(
+			'postgres', "SELECT a FROM $second WHERE a > 9 ORDER BY a"),
+		"10\n11\n12",
+		'none of them is lost');
+	is( $sub->safe_psql(
+			'postgres', "SELECT count(*) FROM $first"),
+		9, 'the other table is as it was');
+	end_session($_) foreach values %waiter;
 }
 
 end_session($_) foreach ($commit, $rollback);
