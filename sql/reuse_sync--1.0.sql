@@ -3,6 +3,9 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION reuse_sync" to load this file. \quit
 
+-- In the script, so that it goes with the extension.
+CREATE SCHEMA reuse_sync;
+
 -- Fails with a hint if the library is another version than this script.
 CREATE FUNCTION reuse_sync.require_library(version text) RETURNS void
 AS 'MODULE_PATHNAME', 'reuse_sync_require_library'
@@ -83,7 +86,8 @@ SELECT NULL::oid AS dbid,
        NULL::bigint AS bytes_copied,
        NULL::bigint AS transactions_skipped,
        NULL::bigint AS transactions_applied,
-       NULL::bigint AS errors
+       NULL::bigint AS errors,
+       NULL::timestamptz AS stats_reset
 WHERE false;
 CREATE UNIQUE INDEX counter_key ON reuse_sync.counter (dbid, place);
 
@@ -208,7 +212,6 @@ FROM pg_catalog.pg_subscription_rel r
 COMMENT ON VIEW reuse_sync.tables IS
     'one row per table of a subscription of this database';
 
--- When the counters were last set to zero: no row, since CREATE EXTENSION.
 CREATE VIEW reuse_sync.stats AS
 SELECT coalesce(sum(tables_synced), 0)::bigint AS tables_synced,
        coalesce(sum(units), 0)::bigint AS units,
@@ -220,7 +223,7 @@ SELECT coalesce(sum(tables_synced), 0)::bigint AS tables_synced,
        coalesce(sum(transactions_skipped), 0)::bigint AS transactions_skipped,
        coalesce(sum(transactions_applied), 0)::bigint AS transactions_applied,
        coalesce(sum(errors), 0)::bigint AS errors,
-       NULL::timestamptz AS stats_reset
+       max(stats_reset) AS stats_reset
 FROM reuse_sync.counter
 WHERE dbid = (SELECT oid FROM pg_catalog.pg_database
               WHERE datname = pg_catalog.current_database());
@@ -244,6 +247,13 @@ LANGUAGE C;
 COMMENT ON PROCEDURE reuse_sync.drain(interval) IS
     'gives the tables of this database back to the server: finishes or sets back what is half done and drops all slots';
 REVOKE ALL ON PROCEDURE reuse_sync.drain(interval) FROM PUBLIC;
+
+CREATE FUNCTION reuse_sync.stats_reset() RETURNS void
+AS 'MODULE_PATHNAME', 'reuse_sync_stats_reset'
+LANGUAGE C STRICT VOLATILE;
+COMMENT ON FUNCTION reuse_sync.stats_reset() IS
+    'sets the counters of this database to zero';
+REVOKE ALL ON FUNCTION reuse_sync.stats_reset() FROM PUBLIC;
 
 --
 -- Rights: as the pg_stat_* views that show the same to pg_monitor only.

@@ -70,7 +70,8 @@ enum
 enum
 {
 	COUNTER_dbid, COUNTER_place, COUNTER_first,
-	COUNTER_natts = COUNTER_first + COUNTER_COUNTERS
+	COUNTER_stats_reset = COUNTER_first + COUNTER_COUNTERS,
+	COUNTER_natts
 };
 
 #define MAX_NATTS	16
@@ -602,6 +603,8 @@ catalog_write_counters(void)
 	key_init(&keys[1], COUNTER_place, F_INT4EQ,
 			 Int32GetDatum(pool_my_place()));
 	old = find_row(rel, "counter_key", keys, 2, &row);
+	if (!HeapTupleIsValid(old))
+		row.nulls[COUNTER_stats_reset] = true;
 	row_set(&row, COUNTER_dbid, ObjectIdGetDatum(MyDatabaseId));
 	row_set(&row, COUNTER_place, Int32GetDatum(pool_my_place()));
 	for (int i = 0; i < COUNTER_COUNTERS; i++)
@@ -614,6 +617,40 @@ catalog_write_counters(void)
 
 	add_counters(&in_flight, &Counters);
 	memset(&Counters, 0, sizeof(Counters));
+}
+
+void
+catalog_reset_counters(void)
+{
+	/* Waits for those who count, who take a weaker lock until they commit. */
+	Relation	rel = catalog_open("counter", ShareRowExclusiveLock);
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	List	   *old = NIL;
+	ListCell   *lc;
+	Row			row = {0};
+
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		heap_deform_tuple(tuple, RelationGetDescr(rel),
+						  row.values, row.nulls);
+		if (DatumGetObjectId(row.values[COUNTER_dbid]) == MyDatabaseId)
+			old = lappend(old, heap_copytuple(tuple));
+	}
+	systable_endscan(scan);
+	foreach(lc, old)
+		CatalogTupleDelete(rel, &((HeapTuple) lfirst(lc))->t_self);
+
+	/* A place that no worker has keeps the time. */
+	row_set(&row, COUNTER_dbid, ObjectIdGetDatum(MyDatabaseId));
+	row_set(&row, COUNTER_place, Int32GetDatum(-1));
+	for (int i = 0; i < COUNTER_COUNTERS; i++)
+		row_set(&row, COUNTER_first + i, Int64GetDatum(0));
+	row_set(&row, COUNTER_stats_reset,
+			TimestampTzGetDatum(GetCurrentTimestamp()));
+	put_row(rel, NULL, &row);
+	table_close(rel, NoLock);
 }
 
 /* --- upkeep --- */

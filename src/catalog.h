@@ -125,6 +125,9 @@ extern PoolCounters Counters;
  */
 extern void catalog_write_counters(void);
 
+/* Set all to zero, in this database. */
+extern void catalog_reset_counters(void);
+
 /*
  * Remove what belongs to other databases, and progress of tables that are no
  * longer in a subscription.  Never touches a publisher; leaves it to another

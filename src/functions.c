@@ -27,16 +27,21 @@ PG_FUNCTION_INFO_V1(reuse_sync_require_library);
 PG_FUNCTION_INFO_V1(reuse_sync_pool_workers);
 PG_FUNCTION_INFO_V1(reuse_sync_wakeup);
 PG_FUNCTION_INFO_V1(reuse_sync_drain);
+PG_FUNCTION_INFO_V1(reuse_sync_stats_reset);
 
-/* The pool exists only while the library is in use. */
+/*
+ * The pool exists only while the library is in use, and serves no SQL objects
+ * of another version.
+ */
 static void
-require_enabled(void)
+require_pool(void)
 {
 	if (!reuse_sync_enabled)
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("the pool of \"%s\" is not running", EXTENSION_NAME),
 				errhint("Set reuse_sync.enabled to on and restart the server."));
+	(void) catalog_exists(ERROR);
 }
 
 /*
@@ -142,7 +147,7 @@ reuse_sync_pool_workers(PG_FUNCTION_ARGS)
 Datum
 reuse_sync_wakeup(PG_FUNCTION_ARGS)
 {
-	require_enabled();
+	require_pool();
 	pool_set_draining(MyDatabaseId, false);
 	pool_hint(MyDatabaseId, true);
 	PG_RETURN_VOID();
@@ -179,7 +184,7 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				errmsg("must be superuser to drain a database"));
-	require_enabled();
+	require_pool();
 	if (!PG_ARGISNULL(0))
 		deadline = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
 														   TimestampTzGetDatum(GetCurrentTimestamp()),
@@ -209,5 +214,17 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 		pool_wait_for_change(Min(wait, 1000));
 	}
 	pool_end_wait();
+	PG_RETURN_VOID();
+}
+
+/*
+ * stats_reset() returns void
+ *
+ * Sets the counters of this database, see reuse_sync.stats, to zero.
+ */
+Datum
+reuse_sync_stats_reset(PG_FUNCTION_ARGS)
+{
+	catalog_reset_counters();
 	PG_RETURN_VOID();
 }
