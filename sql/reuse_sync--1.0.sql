@@ -104,6 +104,7 @@ CREATE FUNCTION reuse_sync.pool_workers(
     OUT slot_name name,
     OUT phase text,
     OUT relid oid,
+    OUT relids oid[],
     OUT batch_tables integer,
     OUT tables_synced bigint,
     OUT bytes_total bigint,
@@ -143,7 +144,7 @@ SELECT c.slot_name,
        CASE WHEN c.state IN ('creating', 'orphaned') THEN c.state
             WHEN l.relid IS NOT NULL THEN 'linked'
             WHEN w.pid IS NULL THEN 'orphaned'
-            WHEN w.relid IS NOT NULL THEN 'active'
+            WHEN w.batch_tables > 0 THEN 'active'
             ELSE 'idle' END AS state,
        w.pid,
        coalesce(w.relid, l.relid) AS relid,
@@ -178,14 +179,16 @@ SELECT s.subname,
             ELSE 'pending' END AS state,
        w.pid,
        coalesce(w.slot_name, c.slot_name) AS slot_name,
-       coalesce(w.bytes_total, p.bytes_total) AS bytes_total,
-       CASE WHEN w.pid IS NOT NULL AND r.srsubstate IN ('i', 'd')
+       coalesce(CASE WHEN w.relid IS NOT NULL THEN w.bytes_total END,
+                p.bytes_total) AS bytes_total,
+       CASE WHEN w.relid IS NOT NULL AND r.srsubstate IN ('i', 'd')
             THEN w.bytes_copied ELSE p.bytes_copied END AS bytes_copied,
        CASE WHEN w.pid IS NOT NULL AND r.srsubstate IN ('i', 'd')
             THEN y.tuples_processed ELSE p.tuples_copied END AS tuples_copied,
        CASE WHEN w.pid IS NOT NULL AND r.srsubstate IN ('i', 'd')
             THEN w.unit_start ELSE p.started_at END AS started_at,
-       CASE WHEN w.bytes_copied > 0 AND w.bytes_total > w.bytes_copied
+       CASE WHEN w.relid IS NOT NULL AND w.bytes_copied > 0
+                 AND w.bytes_total > w.bytes_copied
                  AND r.srsubstate IN ('i', 'd')
             THEN pg_catalog.clock_timestamp()
                  + (pg_catalog.clock_timestamp() - w.unit_start)
@@ -203,7 +206,7 @@ FROM pg_catalog.pg_subscription_rel r
                AND p.relid = r.srrelid
      LEFT JOIN reuse_sync.pool_workers() w
             ON w.datid = s.subdbid AND w.subid = r.srsubid
-               AND w.relid = r.srrelid
+               AND r.srrelid = ANY (w.relids)
      LEFT JOIN reuse_sync.slot_catalog c
             ON c.dbid = s.subdbid AND c.subid = r.srsubid
                AND c.slot_id = p.slot_id AND r.srsubstate = 'f'

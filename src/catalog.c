@@ -154,6 +154,21 @@ catalog_exists(int elevel)
 	return found;
 }
 
+bool
+catalog_hold(void)
+{
+	Oid			nspid = get_namespace_oid(EXTENSION_NAME, true);
+	Oid			relid = OidIsValid(nspid) ?
+	get_relname_relid("slot_catalog", nspid) : InvalidOid;
+	Relation	rel;
+
+	if (!OidIsValid(relid) ||
+		(rel = try_relation_open(relid, AccessShareLock)) == NULL)
+		return false;
+	relation_close(rel, NoLock);
+	return catalog_exists(0);
+}
+
 static Oid
 catalog_relid(const char *name)
 {
@@ -325,7 +340,7 @@ catalog_set_slot(Oid subid, int64 slot_id, SlotState state, Oid relid)
 }
 
 void
-catalog_slot_table_done(Oid subid, int64 slot_id)
+catalog_slot_tables_done(Oid subid, int64 slot_id, int ntables)
 {
 	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
 	Row			row;
@@ -335,7 +350,7 @@ catalog_slot_table_done(Oid subid, int64 slot_id)
 	{
 		row_set(&row, SLOT_tables_synced,
 				Int64GetDatum(DatumGetInt64(row.values[SLOT_tables_synced]) +
-							  1));
+							  ntables));
 		row_set_text(&row, SLOT_state, slot_state_names[SLOT_CREATED]);
 		row_set_if(&row, SLOT_relid, false, (Datum) 0);
 		put_row(rel, old, &row);

@@ -84,6 +84,12 @@ typedef struct PoolCounters
  */
 extern bool catalog_exists(int elevel);
 
+/*
+ * Keep the extension from being dropped until the end of the transaction;
+ * false if it is not there.
+ */
+extern bool catalog_hold(void);
+
 /* --- slots --- */
 
 /*
@@ -96,7 +102,7 @@ extern void catalog_slot_created(Oid subid, int64 slot_id,
 								 const PublisherIdentity *publisher);
 extern void catalog_set_slot(Oid subid, int64 slot_id, SlotState state,
 							 Oid relid);
-extern void catalog_slot_table_done(Oid subid, int64 slot_id);
+extern void catalog_slot_tables_done(Oid subid, int64 slot_id, int ntables);
 extern void catalog_set_slot_error(Oid subid, int64 slot_id,
 								   const char *error);
 extern void catalog_remove_slot(Oid subid, int64 slot_id);

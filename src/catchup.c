@@ -29,6 +29,7 @@
 #include "postmaster/interrupt.h"
 #include "replication/logicalproto.h"
 #include "replication/walreceiver.h"
+#include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
@@ -41,6 +42,10 @@
 
 /* How long to wait for the publisher before looking around, in ms. */
 #define WAIT_SLICE		1000
+
+/* How long to wait for a slot that is still active, and how often to ask. */
+#define ACTIVE_PATIENCE	10000
+#define ACTIVE_PAUSE	20
 
 /* Record the position after passing this much that is not ours, in bytes. */
 #define IDLE_ADVANCE	(64 * 1024 * 1024)
@@ -68,6 +73,35 @@ publication_names(Session *session)
 	}
 	appendStringInfoChar(&literal, '\'');
 	return literal.data;
+}
+
+/*
+ * Start, waiting for a walsender that has not noticed yet that whoever
+ * streamed from the slot before is gone.
+ */
+static void
+start_replication(Stream *stream, const char *command)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	char	   *message;
+	int			sqlstate;
+
+	while ((sqlstate = publisher_try_stream(stream->conn, command,
+											&message)) != 0)
+	{
+		if (sqlstate != ERRCODE_OBJECT_IN_USE ||
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   ACTIVE_PATIENCE))
+			ereport(ERROR,
+					errcode(sqlstate),
+					errmsg("could not stream from replication slot \"%s\": %s",
+						   NameStr(stream->slot_name), message));
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 ACTIVE_PAUSE, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
 }
 
 static void
@@ -104,7 +138,7 @@ start_streaming(Stream *stream)
 	if (session->sub->binary && publisher_version(stream->conn) >= 140000)
 		appendStringInfoString(&command, ", binary 'true'");
 	appendStringInfoChar(&command, ')');
-	publisher_start_stream(stream->conn, command.data);
+	start_replication(stream, command.data);
 
 	stream->started = true;
 	stream->has_held = false;
@@ -115,7 +149,7 @@ start_streaming(Stream *stream)
 		GetCurrentTimestamp();
 	stream->ping_sent = false;
 	apply_forget_relations(stream->apply);
-	apply_set_targets(stream->apply, &stream->target, 1);
+	apply_set_targets(stream->apply, unit->targets, unit->ntables);
 }
 
 /* --- a stream --- */
@@ -148,11 +182,8 @@ stream_serve(Stream *stream, Unit *unit)
 	stream->unit = unit;
 	stream->keep_open = false;
 	stream->last_check = GetCurrentTimestamp();
-	stream->target.relid = unit->relid;
-	stream->target.nspname = unit->nspname;
-	stream->target.relname = unit->relname;
 	if (stream->started)
-		apply_set_targets(stream->apply, &stream->target, 1);
+		apply_set_targets(stream->apply, unit->targets, unit->ntables);
 	else
 		start_streaming(stream);
 }

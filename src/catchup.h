@@ -13,7 +13,6 @@
 #ifndef REUSE_SYNC_CATCHUP_H
 #define REUSE_SYNC_CATCHUP_H
 
-#include "apply.h"
 #include "unit.h"
 
 /*
@@ -34,7 +33,6 @@ typedef struct Stream
 
 	/* The unit at hand. */
 	Unit	   *unit;
-	ApplyTarget target;
 
 	/* Every commit below this LSN has been delivered and processed. */
 	XLogRecPtr	reached;

@@ -12,10 +12,12 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -65,7 +67,7 @@ reuse_sync_require_library(PG_FUNCTION_ARGS)
 
 /* --- pool_workers --- */
 
-#define POOL_WORKERS_COLS	15
+#define POOL_WORKERS_COLS	16
 
 static const char *
 worker_type_name(PoolWorkerType type)
@@ -87,8 +89,12 @@ put_worker(ReturnSetInfo *rsinfo, const PoolWorker *w)
 {
 	Datum		values[POOL_WORKERS_COLS];
 	bool		nulls[POOL_WORKERS_COLS] = {0};
-	bool		in_unit = OidIsValid(w->relid);
+	bool		in_unit = w->nrelids > 0;
+	Datum		relids[POOL_MAX_BATCH];
 	int			i = 0;
+
+	for (int j = 0; j < w->nrelids; j++)
+		relids[j] = ObjectIdGetDatum(w->relids[j]);
 
 #define PUT(isset, datum) (nulls[i] = !(isset), values[i++] = (datum))
 	PUT(true, Int32GetDatum(w->pid));
@@ -98,8 +104,11 @@ put_worker(ReturnSetInfo *rsinfo, const PoolWorker *w)
 	PUT(w->slot_id != 0, Int64GetDatum(w->slot_id));
 	PUT(w->slot_id != 0, NameGetDatum(&w->slot_name));
 	PUT(true, CStringGetTextDatum(pool_phase_name(w->phase)));
-	PUT(in_unit, ObjectIdGetDatum(w->relid));
-	PUT(in_unit, Int32GetDatum(1));
+	PUT(w->nrelids == 1, ObjectIdGetDatum(w->relids[0]));
+	PUT(in_unit, PointerGetDatum(construct_array(relids, w->nrelids, OIDOID,
+												 sizeof(Oid), true,
+												 TYPALIGN_INT)));
+	PUT(in_unit, Int32GetDatum(w->nrelids));
 	PUT(true, Int64GetDatum(w->tables_synced));
 	PUT(in_unit && w->bytes_total >= 0, Int64GetDatum(w->bytes_total));
 	PUT(in_unit, Int64GetDatum(w->bytes_copied));

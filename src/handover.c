@@ -37,6 +37,7 @@
 #include "storage/lmgr.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
@@ -91,21 +92,22 @@ bound_lock_waits(void)
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
-/*
- * Take the lock in a transaction of its own; false, and no transaction, if
- * somebody else has it for too long.
- */
-static bool
-lock_table(Unit *unit)
+bool
+handover_lock(Unit *unit)
 {
 	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
 	volatile bool locked = true;
 
-	StartTransactionCommand();
+	/* A subtransaction, so that what the transaction has done stays. */
+	BeginInternalSubTransaction(NULL);
 	bound_lock_waits();
 	PG_TRY();
 	{
-		LockRelationOid(unit->relid, ShareRowExclusiveLock);
+		/* In the order of oids, lest two workers wait for each other. */
+		for (int i = 0; i < unit->ntables; i++)
+			LockRelationOid(unit->tables[i].relid, ShareRowExclusiveLock);
+		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
@@ -118,11 +120,12 @@ lock_table(Unit *unit)
 			PG_RE_THROW();
 		FlushErrorState();
 		FreeErrorData(edata);
-		AbortCurrentTransaction();
+		RollbackAndReleaseCurrentSubTransaction();
 		locked = false;
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
 	return locked;
 }
 
@@ -164,43 +167,14 @@ give_up_lock(Stream *stream, const PoolCounters *before)
 	}
 }
 
-/* The rows of our catalog that end with the unit. */
-static void
-record_handover(Unit *unit)
-{
-	Oid			subid = unit->session->sub->oid;
-	TableProgress progress;
-
-	catalog_get_progress(subid, unit->relid, &progress);
-	progress.slot_id = 0;
-	progress.copy_xid = InvalidTransactionId;
-	progress.snapshot = NULL;
-	progress.filter_end = InvalidXLogRecPtr;
-	progress.attempts = 0;
-	progress.next_retry = 0;
-	progress.last_error = NULL;
-	progress.last_error_time = 0;
-	catalog_put_progress(subid, unit->relid, &progress);
-	if (unit->slot != NULL)
-		catalog_slot_table_done(subid, unit->slot_id);
-
-	Counters.tables_synced++;
-	Counters.units++;
-	if (unit->slot != NULL && unit->slot->units > 0)
-		Counters.slots_reused++;
-	catalog_write_counters();
-}
-
 static void
 wake_apply_worker(Oid subid)
 {
 	logicalrep_worker_wakeup(subid, InvalidOid);
 }
 
-/* Steps 3 to 5, with the lock held; false if 'deadline' came first. */
-static bool
-apply_and_commit(Stream *stream, TimestampTz deadline,
-				 const PoolCounters *before)
+bool
+handover_commit(Stream *stream, TimestampTz deadline)
 {
 	Unit	   *unit = stream->unit;
 	XLogRecPtr	p;
@@ -208,17 +182,29 @@ apply_and_commit(Stream *stream, TimestampTz deadline,
 	/* P only now: what the apply worker has skipped lies below it. */
 	p = session_make_position(unit->session);
 	if (!catchup_in_transaction(stream, p, deadline))
-	{
-		give_up_lock(stream, before);
 		return false;
-	}
 
 	unit_lock_claim(unit);
-	record_handover(unit);
+	unit_record_handover(unit);
 	unit_set_state(unit, SUBREL_STATE_SYNCDONE, p);
 	unit_commit(unit, p, 0);
 	unit->position = p;
 	return true;
+}
+
+void
+handover_finish(Stream *stream)
+{
+	Unit	   *unit = stream->unit;
+
+	wake_apply_worker(unit->session->sub->oid);
+
+	/*
+	 * Only when 's' is on disk may the slot forget what the tables would need
+	 * again after a crash (section 7, Durability).
+	 */
+	XLogFlush(XactLastCommitEnd);
+	catchup_confirm(stream, unit->position);
 }
 
 /*
@@ -237,15 +223,21 @@ try_hand_over(Stream *stream)
 	volatile bool done = false;
 
 	pool_set_phase(PHASE_HANDING_OVER);
-	if (!lock_table(unit))
+	StartTransactionCommand();
+	if (!handover_lock(unit))
+	{
+		AbortCurrentTransaction();
 		return false;
+	}
 	deadline =
 		TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 									reuse_sync_handover_lock_timeout);
 	enable_timeout_at(STATEMENT_TIMEOUT, deadline);
 	PG_TRY();
 	{
-		done = apply_and_commit(stream, deadline, &before);
+		done = handover_commit(stream, deadline);
+		if (!done)
+			give_up_lock(stream, &before);
 		disable_timeout(STATEMENT_TIMEOUT, false);
 		/* It may have struck when all was done. */
 		if (!pool_let_go_requested())
@@ -270,8 +262,6 @@ try_hand_over(Stream *stream)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	if (done)
-		wake_apply_worker(unit->session->sub->oid);
 	return done;
 }
 
@@ -296,10 +286,5 @@ hand_over(Stream *stream)
 								reuse_sync_handover_lock_timeout));
 	}
 
-	/*
-	 * Only when 's' is on disk may the slot forget what a table in 'f' would
-	 * need again (section 7, Durability).
-	 */
-	XLogFlush(XactLastCommitEnd);
-	catchup_confirm(stream, unit->position);
+	handover_finish(stream);
 }

@@ -16,7 +16,25 @@
 #include "catchup.h"
 
 /*
- * Catch up and hand the table over, however often it takes; on return it is
+ * The steps that both ways share.
+ *
+ * Lock the unit's tables in the open transaction (step 2); false if that took
+ * handover_lock_timeout.
+ */
+extern bool handover_lock(Unit *unit);
+
+/*
+ * With the tables locked, make P, apply what is below it, check the claim,
+ * set 's' and commit (steps 3 to 5).  False, with the transaction still open,
+ * if 'deadline' came first.
+ */
+extern bool handover_commit(Stream *stream, TimestampTz deadline);
+
+/* After that: wake the apply worker, flush, confirm. */
+extern void handover_finish(Stream *stream);
+
+/*
+ * The staged way's handover: catch up and hand the table over, however often it takes; on return it is
  * in state 's', on disk, and the slot is confirmed up to the handover's
  * position, which is unit->position.
  *

@@ -391,10 +391,11 @@ make_room(const WorkerGroup *group)
 static bool
 wants_process(const WorkerGroup *group, int n, int idle)
 {
-	if (n == 0)
-		return group->pending > 0 ||
-			(group->due != 0 && group->due <= GetCurrentTimestamp());
-	return OidIsValid(group->owner) && idle == 0 && group->pending > 0;
+	bool		wanted = group->pending > 0 ||
+	(group->due != 0 && group->due <= GetCurrentTimestamp());
+
+	/* An idle one has been woken and looks; a busy one may be at it for long. */
+	return wanted && (n == 0 || (OidIsValid(group->owner) && idle == 0));
 }
 
 /* Start what is wanted, the groups with the fewest workers first. */

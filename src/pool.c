@@ -144,7 +144,8 @@ pool_detach(int code, Datum arg)
 	pool_lock(true);
 	me->pid = 0;
 	me->latch = NULL;
-	me->subid = me->relid = me->cleanup_subid = InvalidOid;
+	me->subid = me->cleanup_subid = InvalidOid;
+	me->nrelids = 0;
 	me->slot_id = me->cleanup_slot_id = 0;
 	if (me == &Pool->launcher)
 		me->in_use = false;
@@ -266,9 +267,11 @@ claimed_by_another(Oid subid, Oid relid)
 	{
 		PoolWorker *w = &Pool->workers[i];
 
-		if (w != MyPoolWorker && w->in_use &&
-			w->subid == subid && w->relid == relid)
-			return true;
+		if (w == MyPoolWorker || !w->in_use || w->subid != subid)
+			continue;
+		for (int j = 0; j < w->nrelids; j++)
+			if (w->relids[j] == relid)
+				return true;
 	}
 	return false;
 }
@@ -284,33 +287,34 @@ pool_table_is_claimed(Oid subid, Oid relid)
 	return result;
 }
 
-bool
-pool_claim_table(Oid subid, Oid relid, bool half_done)
+int
+pool_claim_tables(Oid subid, Oid *relids, int nrelids, bool half_done)
 {
-	bool		ok;
+	int			n = 0;
 
+	Assert(nrelids <= POOL_MAX_BATCH && MyPoolWorker->subid == subid);
 	pool_lock(true);
-	ok = (half_done ||
-		  !(reuse_sync_paused || draining(MyPoolWorker->dbid))) &&
-		!claimed_by_another(subid, relid);
-	if (ok)
+	if (half_done || !(reuse_sync_paused || draining(MyPoolWorker->dbid)))
 	{
-		MyPoolWorker->subid = subid;
-		MyPoolWorker->relid = relid;
+		for (int i = 0; i < nrelids; i++)
+			if (!claimed_by_another(subid, relids[i]))
+				relids[n++] = relids[i];
+		memcpy(MyPoolWorker->relids, relids, n * sizeof(Oid));
+		MyPoolWorker->nrelids = n;
 		MyPoolWorker->let_go = false;
 		MyPoolWorker->bytes_copied = 0;
 		MyPoolWorker->bytes_total = -1;
 		MyPoolWorker->unit_start = GetCurrentTimestamp();
 	}
 	pool_unlock();
-	return ok;
+	return n;
 }
 
 void
-pool_release_table(void)
+pool_release_tables(void)
 {
 	pool_lock(true);
-	MyPoolWorker->relid = InvalidOid;
+	MyPoolWorker->nrelids = 0;
 	MyPoolWorker->let_go = false;
 	pool_unlock();
 	ConditionVariableBroadcast(&Pool->changed);
@@ -453,10 +457,10 @@ pool_set_bytes_total(int64 bytes)
 }
 
 void
-pool_count_table(void)
+pool_count_tables(int n)
 {
 	pool_lock(true);
-	MyPoolWorker->tables_synced++;
+	MyPoolWorker->tables_synced += n;
 	pool_unlock();
 }
 
@@ -607,7 +611,7 @@ pool_request_let_go(Oid dbid, Oid subid)
 		PoolWorker *w = &Pool->workers[i];
 
 		if (!w->in_use || w->pid == 0 || w->dbid != dbid ||
-			!OidIsValid(w->relid) ||
+			w->nrelids == 0 ||
 			(OidIsValid(subid) && w->subid != subid))
 			continue;
 		holders++;
@@ -666,7 +670,7 @@ pool_busy_in_database(Oid dbid)
 		PoolWorker *w = &Pool->workers[i];
 
 		if (w->in_use && w->dbid == dbid &&
-			(OidIsValid(w->relid) || w->slot_id != 0 ||
+			(w->nrelids > 0 || w->slot_id != 0 ||
 			 w->cleanup_slot_id != 0))
 			n++;
 	}

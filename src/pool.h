@@ -42,6 +42,9 @@ typedef enum PoolPhase
 	PHASE_DROPPING_SLOTS
 } PoolPhase;
 
+/* Most tables of one unit; the upper limit of batch_tables. */
+#define POOL_MAX_BATCH	256
+
 /* One process of the pool. */
 typedef struct PoolWorker
 {
@@ -62,7 +65,8 @@ typedef struct PoolWorker
 	NameData	slot_name;
 	int64		cleanup_slot_id;	/* the orphan it is dropping, 0 if none */
 	Oid			cleanup_subid;
-	Oid			relid;			/* table claimed, or InvalidOid */
+	int			nrelids;		/* tables claimed, of that subscription */
+	Oid			relids[POOL_MAX_BATCH];
 	int64		tables_synced;
 	int64		bytes_copied;	/* of the current unit */
 	int64		bytes_total;	/* as the publisher has it, -1: not known */
@@ -112,12 +116,13 @@ extern void pool_set_phase(PoolPhase phase);
 extern const char *pool_phase_name(PoolPhase phase);
 
 /*
- * Claims.  Each returns false if another process holds it, or may not be
- * served just now (draining).  pool_claim_table(InvalidOid, InvalidOid) gives
- * back.
+ * Claim of these tables those that no other process has; *relids and the
+ * result are what was claimed.  None while paused or draining, unless they are
+ * half done.
  */
-extern bool pool_claim_table(Oid subid, Oid relid, bool half_done);
-extern void pool_release_table(void);
+extern int	pool_claim_tables(Oid subid, Oid *relids, int nrelids,
+							  bool half_done);
+extern void pool_release_tables(void);
 extern bool pool_table_is_claimed(Oid subid, Oid relid);
 
 /*
@@ -125,6 +130,7 @@ extern bool pool_table_is_claimed(Oid subid, Oid relid);
  */
 extern bool pool_join_subscription(Oid subid, int limit);
 extern void pool_set_slot(int64 slot_id, const char *slot_name);
+/* False if another process has the slot. */
 extern bool pool_claim_orphan(Oid subid, int64 slot_id);
 extern void pool_release_orphan(void);
 
@@ -137,7 +143,7 @@ extern void pool_begin_look(void);
 extern void pool_report_look(int pending, TimestampTz next_look);
 extern void pool_count_bytes(int64 bytes);
 extern void pool_set_bytes_total(int64 bytes);
-extern void pool_count_table(void);
+extern void pool_count_tables(int n);
 
 /* --- hints to the launcher --- */
 

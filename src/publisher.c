@@ -417,15 +417,20 @@ publisher_query(Publisher *pub, const char *sql)
 	return result;
 }
 
-int
-publisher_try_command(Publisher *pub, const char *sql, char **message)
+/*
+ * Run a command that may fail: the SQLSTATE and the publisher's message, 0 if
+ * its status is one of the two given.
+ */
+static int
+try_run(Publisher *pub, const char *sql, ExecStatusType good,
+		ExecStatusType also_good, char **message)
 {
 	PGresult   *res = run(pub, sql);
 	ExecStatusType status = PQresultStatus(res);
 	int			sqlstate = 0;
 
 	*message = NULL;
-	if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
+	if (status != good && status != also_good)
 	{
 		const char *primary;
 
@@ -437,6 +442,12 @@ publisher_try_command(Publisher *pub, const char *sql, char **message)
 	}
 	PQclear(res);
 	return sqlstate;
+}
+
+int
+publisher_try_command(Publisher *pub, const char *sql, char **message)
+{
+	return try_run(pub, sql, PGRES_COMMAND_OK, PGRES_TUPLES_OK, message);
 }
 
 void
@@ -508,14 +519,10 @@ publisher_copy_data(Publisher *pub, char **data)
 	return 0;
 }
 
-void
-publisher_start_stream(Publisher *pub, const char *command)
+int
+publisher_try_stream(Publisher *pub, const char *command, char **message)
 {
-	PGresult   *res = run(pub, command);
-
-	if (PQresultStatus(res) != PGRES_COPY_BOTH)
-		command_failed(pub, res);
-	PQclear(res);
+	return try_run(pub, command, PGRES_COPY_BOTH, PGRES_COPY_BOTH, message);
 }
 
 int

@@ -81,11 +81,12 @@ extern void publisher_begin_copy(Publisher *pub, const char *sql);
 extern int	publisher_copy_data(Publisher *pub, char **data);
 
 /*
- * Streaming: begin with a START_REPLICATION command, then receive messages.
- * publisher_receive returns a message's length, or 0 if none is there within
+ * Streaming: begin with a START_REPLICATION command (returns the SQLSTATE of a
+ * failure, 0 if none), then receive messages.  publisher_receive returns a message's length, or 0 if none is there within
  * 'timeout_ms' (0: do not wait).  Throws if the stream has ended.
  */
-extern void publisher_start_stream(Publisher *pub, const char *command);
+extern int	publisher_try_stream(Publisher *pub, const char *command,
+								 char **message);
 extern int	publisher_receive(Publisher *pub, char **message,
 							  long timeout_ms);
 extern void publisher_send(Publisher *pub, const char *message, int len);

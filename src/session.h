@@ -31,6 +31,8 @@ typedef struct Session
 	MemoryContext context;		/* holds it */
 	Publisher  *sql;			/* null while not connected */
 	Publisher  *lock;			/* holds a lock 'sql' may not take, or null */
+	List	   *alone;			/* relids that failed in a batch: see batch.h */
+	List	   *staged;			/* relids that failed in the express way */
 } Session;
 
 /*

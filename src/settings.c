@@ -16,6 +16,7 @@
 
 #include "utils/guc.h"
 
+#include "pool.h"
 #include "settings.h"
 
 bool		reuse_sync_enabled = true;
@@ -24,6 +25,8 @@ int			reuse_sync_max_workers = 4;
 int			reuse_sync_max_workers_per_subscription = 4;
 int			reuse_sync_worker_idle_timeout = 10000;
 int			reuse_sync_naptime = 10000;
+int			reuse_sync_batch_tables = 64;
+int			reuse_sync_batch_size = 8192;
 int			reuse_sync_handover_lock_timeout = 1000;
 int			reuse_sync_max_retry_interval = 300000;
 
@@ -62,6 +65,18 @@ settings_define(void)
 							NULL,
 							&reuse_sync_naptime, 10000, 100, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.batch_tables",
+							"Sets the most tables that are synchronized together.",
+							NULL,
+							&reuse_sync_batch_tables,
+							64, 1, POOL_MAX_BATCH,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.batch_size",
+							"Sets the size up to which tables of the publisher are synchronized together.",
+							"It bounds the sizes of a batch's tables taken together as well.",
+							&reuse_sync_batch_size,
+							8192, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("reuse_sync.handover_lock_timeout",
 							"Sets the longest wait for the handover lock, and the longest time it is held.",
 							NULL,

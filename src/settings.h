@@ -22,6 +22,8 @@ extern int	reuse_sync_max_workers;
 extern int	reuse_sync_max_workers_per_subscription;
 extern int	reuse_sync_worker_idle_timeout; /* ms */
 extern int	reuse_sync_naptime; /* ms */
+extern int	reuse_sync_batch_tables;
+extern int	reuse_sync_batch_size;	/* kB */
 extern int	reuse_sync_handover_lock_timeout;	/* ms */
 extern int	reuse_sync_max_retry_interval;	/* ms */
 

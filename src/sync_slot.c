@@ -35,6 +35,7 @@ register_slot(SyncSlot *slot)
 {
 	StartTransactionCommand();
 	slot->id = catalog_add_slot(slot->subid, &slot->name);
+	slot->origin = replorigin_create(NameStr(slot->name));
 	pool_set_slot(slot->id, NameStr(slot->name));
 	CommitTransactionCommand();
 	XLogFlush(XactLastCommitEnd);
@@ -211,17 +212,23 @@ slot_drop_by_name(Publisher *conn, const char *slot_name, char **message)
 	return sqlstate == 0 || sqlstate == ERRCODE_UNDEFINED_OBJECT;
 }
 
-/* Remove the row of a slot that is gone, or keep the reason why it is not. */
+void
+slot_forget(Oid subid, int64 slot_id, const char *slot_name)
+{
+	catalog_remove_slot(subid, slot_id);
+	replorigin_drop_by_name(slot_name, true, false);
+	Counters.slots_dropped++;
+	catalog_write_counters();
+}
+
+/* Forget a slot that is gone, or keep the reason why it is not. */
 static bool
-record_drop(Oid subid, int64 slot_id, bool gone, const char *message)
+record_drop(Oid subid, int64 slot_id, const char *slot_name, bool gone,
+			const char *message)
 {
 	StartTransactionCommand();
 	if (gone)
-	{
-		catalog_remove_slot(subid, slot_id);
-		Counters.slots_dropped++;
-		catalog_write_counters();
-	}
+		slot_forget(subid, slot_id, slot_name);
 	else
 		catalog_set_slot_error(subid, slot_id, message);
 	CommitTransactionCommand();
@@ -238,7 +245,7 @@ slot_drop(Session *session, SyncSlot *slot)
 	if (slot->stream != NULL)
 		stream_end(slot->stream);
 	gone = slot_drop_by_name(session->sql, NameStr(slot->name), &message);
-	record_drop(slot->subid, slot->id, gone, message);
+	record_drop(slot->subid, slot->id, NameStr(slot->name), gone, message);
 	if (!gone)
 		ereport(LOG,
 				errmsg("could not drop replication slot \"%s\" on the publisher: %s",
@@ -326,7 +333,8 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 	if (!gone)
 	{
 		gone = slot_drop_by_name(conn, NameStr(slot->slot_name), &message);
-		record_drop(slot->subid, slot->slot_id, gone, message);
+		record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
+					gone, message);
 		if (!gone)
 			ereport(LOG,
 					errmsg("could not drop orphaned replication slot \"%s\" on the publisher: %s",
@@ -388,7 +396,8 @@ drop_abandoned_slot(const SlotRow *slot)
 		AbortOutOfAnyTransaction();
 		MemoryContextSwitchTo(context);
 		pool_release_orphan();
-		record_drop(slot->subid, slot->slot_id, false, edata->message);
+		record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
+					false, edata->message);
 	}
 	PG_END_TRY();
 	publisher_disconnect(conn);
@@ -402,10 +411,12 @@ slot_drop_abandoned(void)
 	List	   *slots = NIL;
 	ListCell   *lc;
 	int			left = 0;
+	bool		here;
 
 	StartTransactionCommand();
+	here = catalog_hold();
 	MemoryContextSwitchTo(context);
-	foreach(lc, catalog_slots(InvalidOid))
+	foreach(lc, here ? catalog_slots(InvalidOid) : NIL)
 	{
 		SlotRow    *slot = lfirst(lc);
 

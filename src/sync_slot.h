@@ -18,6 +18,8 @@
 #ifndef REUSE_SYNC_SYNC_SLOT_H
 #define REUSE_SYNC_SYNC_SLOT_H
 
+#include "replication/origin.h"
+
 #include "remote_snapshot.h"
 #include "session.h"
 
@@ -33,6 +35,7 @@ typedef struct SyncSlot
 	DeliveredXids delivered;	/* C1 b */
 	int			neligible;		/* tables pending at its creation, sorted, C2 */
 	Oid		   *eligible;
+	RepOriginId origin;			/* named as the slot, for express units */
 	XLogRecPtr	position;		/* the next unit's changes start here */
 	int64		units;			/* served so far */
 	Publisher  *conn;			/* it was created over; a stream takes it */
@@ -68,6 +71,12 @@ extern void slot_abandon(SyncSlot *slot);
 
 /* The slot's stream, opened if need be. */
 extern struct Stream *slot_stream(Session *session, SyncSlot *slot);
+
+/*
+ * In a transaction: remove the row of a slot that is gone, and the origin of
+ * the same name.
+ */
+extern void slot_forget(Oid subid, int64 slot_id, const char *slot_name);
 
 /*
  * Drop a slot by name over 'conn'.  Returns true if it is gone, else false

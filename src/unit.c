@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * unit.c
- *	  A table being synchronized: claim, snapshot, copy, state 'f'.
+ *	  What a worker synchronizes at a time: claim, snapshot, copy, commit.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -15,7 +15,6 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_replication_origin.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -29,6 +28,7 @@
 #include "utils/syscache.h"
 
 #include "catalog.h"
+#include "catchup.h"
 #include "copy.h"
 #include "pool.h"
 #include "settings.h"
@@ -43,21 +43,19 @@ static bool outdated = false;
 /* The origin is set up in this session, for the length of one commit. */
 static bool origin_held = false;
 
-/* A tuple of pg_subscription_rel that is being watched has been changed. */
+/* A tuple of pg_subscription_rel has been changed since the last check. */
 static bool claim_changed = false;
-static uint32 claim_hash = 0;
 
 static void
 subscription_rel_invalidated(Datum arg, int cacheid, uint32 hashvalue)
 {
-	if (hashvalue == 0 || hashvalue == claim_hash)
-		claim_changed = true;
+	claim_changed = true;
 }
 
 /* --- the claim --- */
 
 static void
-watch_claim(Unit *unit)
+watch_claims(void)
 {
 	static bool registered = false;
 
@@ -68,21 +66,19 @@ watch_claim(Unit *unit)
 									  (Datum) 0);
 		registered = true;
 	}
-	claim_hash = GetSysCacheHashValue2(SUBSCRIPTIONRELMAP,
-									   ObjectIdGetDatum(unit->relid),
-									   ObjectIdGetDatum(unit->session->sub->oid));
 	claim_changed = false;
 }
 
 /* Read the tuple; false if there is none. */
 static bool
-read_claim(Unit *unit, char *state, ItemPointer tid, TransactionId *xmin)
+read_claim(Oid subid, Oid relid, char *state, ItemPointer tid,
+		   TransactionId *xmin)
 {
 	HeapTuple	tuple;
 
 	tuple = SearchSysCache2(SUBSCRIPTIONRELMAP,
-							ObjectIdGetDatum(unit->relid),
-							ObjectIdGetDatum(unit->session->sub->oid));
+							ObjectIdGetDatum(relid),
+							ObjectIdGetDatum(subid));
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	*state = ((Form_pg_subscription_rel) GETSTRUCT(tuple))->srsubstate;
@@ -93,37 +89,41 @@ read_claim(Unit *unit, char *state, ItemPointer tid, TransactionId *xmin)
 }
 
 static bool
-claim_holds(Unit *unit)
+claim_holds(Oid subid, UnitTable *table)
 {
 	char		state;
 	ItemPointerData tid;
 	TransactionId xmin;
 
-	return read_claim(unit, &state, &tid, &xmin) &&
-		state == unit->state && xmin == unit->claim_xmin &&
-		ItemPointerEquals(&tid, &unit->claim_tid);
+	return read_claim(subid, table->relid, &state, &tid, &xmin) &&
+		state == table->state && xmin == table->claim_xmin &&
+		ItemPointerEquals(&tid, &table->claim_tid);
 }
 
 static void
 check_claim(Unit *unit, bool always)
 {
+	Subscription *sub = unit->session->sub;
+
 	if (!session_is_current(unit->session, always))
 	{
 		outdated = true;
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				errmsg("synchronization of table \"%s.%s\" is given up because subscription \"%s\" was changed",
-					   unit->nspname, unit->relname,
-					   unit->session->sub->name));
+				errmsg("synchronization is given up because subscription \"%s\" was changed",
+					   sub->name));
 	}
-	if ((always || claim_changed) && !claim_holds(unit))
+	for (int i = 0; (always || claim_changed) && i < unit->ntables; i++)
 	{
+		UnitTable  *table = &unit->tables[i];
+
+		if (claim_holds(sub->oid, table))
+			continue;
 		outdated = true;
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				errmsg("synchronization of table \"%s.%s\" is given up because its entry in subscription \"%s\" was changed",
-					   unit->nspname, unit->relname,
-					   unit->session->sub->name));
+				errmsg("synchronization is given up because the entry of table \"%s.%s\" in subscription \"%s\" was changed",
+					   table->nspname, table->relname, sub->name));
 	}
 	claim_changed = false;
 }
@@ -143,6 +143,12 @@ unit_check_claim(Unit *unit)
 	check_claim(unit, false);
 }
 
+void
+unit_set_outdated(void)
+{
+	outdated = true;
+}
+
 bool
 unit_is_outdated(void)
 {
@@ -155,21 +161,51 @@ unit_is_outdated(void)
 void
 unit_set_state(Unit *unit, char state, XLogRecPtr lsn)
 {
-	UpdateSubscriptionRelStateEx(unit->session->sub->oid, unit->relid,
-								 state, lsn, true);
+	Oid			subid = unit->session->sub->oid;
+
+	for (int i = 0; i < unit->ntables; i++)
+		UpdateSubscriptionRelStateEx(subid, unit->tables[i].relid,
+									 state, lsn, true);
 	CommandCounterIncrement();
-	if (!read_claim(unit, &unit->state, &unit->claim_tid, &unit->claim_xmin))
-		elog(ERROR, "lost the entry of relation %u in subscription %u",
-			 unit->relid, unit->session->sub->oid);
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		UnitTable  *table = &unit->tables[i];
+
+		if (!read_claim(subid, table->relid, &table->state,
+						&table->claim_tid, &table->claim_xmin))
+			elog(ERROR, "lost the entry of relation %u in subscription %u",
+				 table->relid, subid);
+	}
+}
+
+void
+unit_record_handover(Unit *unit)
+{
+	Oid			subid = unit->session->sub->oid;
+
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		UnitTable  *table = &unit->tables[i];
+		TableProgress progress = {0};
+
+		progress.started_at = unit->started;
+		progress.bytes_total = table->bytes_total;
+		progress.bytes_copied = table->bytes_copied;
+		progress.tuples_copied = table->tuples_copied;
+		catalog_put_progress(subid, table->relid, &progress);
+	}
+	if (unit->slot != NULL)
+	{
+		catalog_slot_tables_done(subid, unit->slot_id, unit->ntables);
+		if (unit->slot->units > 0)
+			Counters.slots_reused++;
+	}
+	Counters.tables_synced += unit->ntables;
+	Counters.units++;
+	catalog_write_counters();
 }
 
 /* --- the origin --- */
-
-static char *
-origin_name(Unit *unit)
-{
-	return psprintf("pg_%u_%u", unit->session->sub->oid, unit->relid);
-}
 
 void
 unit_tag_origin(Unit *unit)
@@ -207,50 +243,74 @@ unit_reset_origin(void)
 
 /* --- begin and end --- */
 
+static int
+compare_relids(const void *a, const void *b)
+{
+	Oid			x = ((const UnitTable *) a)->relid;
+	Oid			y = ((const UnitTable *) b)->relid;
+
+	return x < y ? -1 : (x > y ? 1 : 0);
+}
+
+/* Fill in what the catalog says of a table; false if it is not for us. */
+static bool
+read_table(Unit *unit, UnitTable *table, Oid relid)
+{
+	char	   *relname = get_rel_name(relid);
+	char	   *nspname = get_namespace_name(get_rel_namespace(relid));
+
+	if (!read_claim(unit->session->sub->oid, relid, &table->state,
+					&table->claim_tid, &table->claim_xmin) ||
+		(table->state != SUBREL_STATE_INIT &&
+		 table->state != SUBREL_STATE_DATASYNC &&
+		 table->state != SUBREL_STATE_FINISHEDCOPY) ||
+		relname == NULL || nspname == NULL)
+		return false;
+	table->relid = relid;
+	table->relname = MemoryContextStrdup(unit->context, relname);
+	table->nspname = MemoryContextStrdup(unit->context, nspname);
+	table->bytes_total = -1;
+	return true;
+}
+
 Unit *
-unit_begin(Session *session, Oid relid)
+unit_begin(Session *session, const Oid *relids, int nrelids)
 {
 	MemoryContext context;
 	MemoryContext caller = CurrentMemoryContext;
 	Unit	   *unit;
-	bool		found;
 
 	context = AllocSetContextCreate(TopMemoryContext, "reuse_sync unit",
 									ALLOCSET_DEFAULT_SIZES);
 	unit = MemoryContextAllocZero(context, sizeof(Unit));
 	unit->context = context;
 	unit->session = session;
-	unit->relid = relid;
 	unit->started = GetCurrentTimestamp();
+	unit->tables = MemoryContextAllocZero(context,
+										  nrelids * sizeof(UnitTable));
+	unit->targets = MemoryContextAllocZero(context,
+										   nrelids * sizeof(ApplyTarget));
 
 	StartTransactionCommand();
-	watch_claim(unit);
-	found = read_claim(unit, &unit->state, &unit->claim_tid,
-					   &unit->claim_xmin) &&
-		(unit->state == SUBREL_STATE_INIT ||
-		 unit->state == SUBREL_STATE_DATASYNC ||
-		 unit->state == SUBREL_STATE_FINISHEDCOPY);
-	if (found)
-	{
-		char	   *relname = get_rel_name(relid);
-		char	   *nspname = get_namespace_name(get_rel_namespace(relid));
-
-		found = relname != NULL && nspname != NULL;
-		if (found)
-		{
-			unit->relname = MemoryContextStrdup(context, relname);
-			unit->nspname = MemoryContextStrdup(context, nspname);
-			unit->origin = replorigin_by_name(origin_name(unit), true);
-		}
-	}
+	watch_claims();
+	for (int i = 0; i < nrelids; i++)
+		if (read_table(unit, &unit->tables[unit->ntables], relids[i]))
+			unit->ntables++;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
 
-	if (!found)
+	if (unit->ntables == 0)
 	{
 		MemoryContextDelete(context);
 		return NULL;
 	}
+	qsort(unit->tables, unit->ntables, sizeof(UnitTable), compare_relids);
+	for (int i = 0; i < unit->ntables; i++)
+		unit->targets[i] = (ApplyTarget)
+		{
+			unit->tables[i].relid, unit->tables[i].nspname,
+				unit->tables[i].relname
+		};
 	return unit;
 }
 
@@ -270,104 +330,71 @@ unit_use_slot(Unit *unit, SyncSlot *slot)
 	unit->delivered = &slot->delivered;
 }
 
-/* --- going on from 'f' --- */
+/* --- what the server's own workers left --- */
 
-/*
- * A copy of ours, if the row that describes it was written by the transaction
- * that set 'f'; else the server's own worker left it, with a slot of its own.
- */
-static char *
-resume_from(Unit *unit, const TableProgress *progress, bool *ours)
+void
+unit_servers_slot(Unit *unit, UnitTable *table, NameData *name)
 {
-	const PublisherIdentity *publisher =
-	publisher_identity(unit->session->sql);
-	SlotRow		row;
-	char	   *reason = NULL;
-
-	*ours = progress->slot_id != 0 &&
-		TransactionIdEquals(progress->copy_xid, unit->claim_xmin);
-	if (*ours)
-	{
-		if (!catalog_get_slot(unit->session->sub->oid, progress->slot_id,
-							  &row))
-			return "it is not in the catalog";
-		unit->slot_id = row.slot_id;
-		unit->slot_name = row.slot_name;
-		if (row.publisher_sysid != publisher->sysid ||
-			row.publisher_timeline != publisher->timeline)
-			reason = "the publisher is another server, or on another timeline";
-	}
-	else
-		snprintf(NameStr(unit->slot_name), NAMEDATALEN,
-				 "pg_%u_sync_%u_" UINT64_FORMAT,
-				 unit->session->sub->oid, unit->relid,
-				 GetSystemIdentifier());
-
-	if (unit->origin == InvalidRepOriginId)
-		reason = "its replication origin is gone";
-	else
-		unit->position = replorigin_get_progress(unit->origin, false);
-	if (reason == NULL && XLogRecPtrIsInvalid(unit->position))
-		reason = "its replication origin has no position";
-	return reason;
+	snprintf(NameStr(*name), NAMEDATALEN, "pg_%u_sync_%u_" UINT64_FORMAT,
+			 unit->session->sub->oid, table->relid, GetSystemIdentifier());
 }
 
-bool
-unit_resume(Unit *unit)
+void
+unit_drop_servers_slots(Unit *unit)
 {
-	TableProgress progress;
-	MemoryContext caller = CurrentMemoryContext;
-	char	   *reason;
-	bool		ours;
+	Publisher  *conn = unit->session->sql;
 
-	StartTransactionCommand();
-	catalog_get_progress(unit->session->sub->oid, unit->relid, &progress);
-	reason = resume_from(unit, &progress, &ours);
-	if (reason == NULL && ours)
+	for (int i = 0; i < unit->ntables; i++)
 	{
-		MemoryContextSwitchTo(unit->context);
-		unit->snapshot = remote_snapshot_parse(progress.snapshot);
-		unit->filter_end = progress.filter_end;
-	}
-	unit->bytes_copied = progress.bytes_copied;
-	unit->tuples_copied = progress.tuples_copied;
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(caller);
+		NameData	name;
+		char	   *message;
 
-	if (reason == NULL &&
-		slot_can_start(unit->session, NameStr(unit->slot_name),
-					   unit->position, &reason))
-	{
-		/* No other worker takes it for an orphan while we finish. */
-		if (unit->slot_id == 0 ||
-			pool_claim_orphan(unit->session->sub->oid, unit->slot_id))
-			return true;
-		outdated = true;
-		ereport(ERROR,
-				errcode(ERRCODE_OBJECT_IN_USE),
-				errmsg("replication slot \"%s\" is in use by another worker",
-					   NameStr(unit->slot_name)));
+		/* A table in 'i' never had one. */
+		if (unit->tables[i].state == SUBREL_STATE_INIT)
+			continue;
+		unit_servers_slot(unit, &unit->tables[i], &name);
+		if (!slot_drop_by_name(conn, NameStr(name), &message))
+			ereport(ERROR,
+					errcode(ERRCODE_OBJECT_IN_USE),
+					errmsg("could not drop replication slot \"%s\" on the publisher: %s",
+						   NameStr(name), message));
 	}
-
-	ereport(WARNING,
-			errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			errmsg("table \"%s.%s\" of subscription \"%s\" is copied anew because its replication slot \"%s\" is lost",
-				   unit->nspname, unit->relname, unit->session->sub->name,
-				   NameStr(unit->slot_name)),
-			errdetail_internal("%s", reason));
-	unit->empty_first = true;
-	unit->slot_id = 0;
-	unit->snapshot = NULL;
-	return false;
 }
 
 /* --- snapshot --- */
 
+/* The tables' names for a command on the publisher. */
 static char *
-remote_name(Unit *unit)
+remote_names(Unit *unit)
 {
-	return psprintf("%s.%s", publisher_identifier(unit->nspname),
-					publisher_identifier(unit->relname));
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < unit->ntables; i++)
+		appendStringInfo(&buf, "%s%s.%s", i > 0 ? ", " : "",
+						 publisher_identifier(unit->tables[i].nspname),
+						 publisher_identifier(unit->tables[i].relname));
+	return buf.data;
+}
+
+/* A table cannot be locked there: say which and why. */
+pg_attribute_noreturn()
+static void
+cannot_lock(Unit *unit, int sqlstate, const char *message)
+{
+	if (unit->ntables == 1 &&
+		(sqlstate == ERRCODE_UNDEFINED_TABLE ||
+		 sqlstate == ERRCODE_INVALID_SCHEMA_NAME))
+		ereport(ERROR,
+				errcode(ERRCODE_UNDEFINED_TABLE),
+				errmsg("table \"%s.%s\" does not exist on the publisher",
+					   unit->tables[0].nspname, unit->tables[0].relname),
+				errhint("Create it there, or drop it from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
+	ereport(ERROR,
+			errcode(sqlstate),
+			errmsg("could not lock table \"%s.%s\" on the publisher: %s",
+				   unit->tables[0].nspname, unit->tables[0].relname,
+				   message));
 }
 
 /*
@@ -385,33 +412,22 @@ begin_with_lock(Unit *unit)
 	char	   *message;
 	int			sqlstate;
 
-	publisher_command(session->sql,
-					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
 	sqlstate = publisher_try_command(session->sql,
-									 psprintf("%s; LOCK TABLE %s IN ACCESS SHARE MODE",
-											  timeout, remote_name(unit)),
+									 psprintf("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ;"
+											  "%s; LOCK TABLE %s IN ACCESS SHARE MODE",
+											  timeout, remote_names(unit)),
 									 &message);
 	if (sqlstate == 0)
 		return;
-	if (sqlstate == ERRCODE_UNDEFINED_TABLE ||
-		sqlstate == ERRCODE_INVALID_SCHEMA_NAME)
-		ereport(ERROR,
-				errcode(ERRCODE_UNDEFINED_TABLE),
-				errmsg("table \"%s.%s\" does not exist on the publisher",
-					   unit->nspname, unit->relname),
-				errhint("Create it there, or drop it from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
-	if (sqlstate != ERRCODE_INSUFFICIENT_PRIVILEGE)
-		ereport(ERROR,
-				errcode(sqlstate),
-				errmsg("could not lock table \"%s.%s\" on the publisher: %s",
-					   unit->nspname, unit->relname, message));
+	if (sqlstate != ERRCODE_INSUFFICIENT_PRIVILEGE || unit->ntables > 1)
+		cannot_lock(unit, sqlstate, message);
 
 	session->lock = session_open_another(session, false);
 	publisher_command(session->lock, "BEGIN READ ONLY");
 	publisher_command(session->lock, timeout);
 	(void) publisher_query(session->lock,
 						   psprintf("SELECT FROM %s LIMIT 0",
-									remote_name(unit)));
+									remote_names(unit)));
 	publisher_command(session->sql,
 					  "ROLLBACK;"
 					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
@@ -431,11 +447,13 @@ unit_take_snapshot(Unit *unit)
 	/* C3, the first half of C2, and whether the slot is still there */
 	if (slot->made_on.sysid != publisher->sysid ||
 		slot->made_on.timeline != publisher->timeline ||
-		!slot_may_serve(slot, unit->relid) ||
 		(slot->stream == NULL &&
 		 !slot_can_start(unit->session, NameStr(slot->name), slot->position,
 						 &reason)))
 		return SNAPSHOT_NEEDS_NEW_SLOT;
+	for (int i = 0; i < unit->ntables; i++)
+		if (!slot_may_serve(slot, unit->tables[i].relid))
+			return SNAPSHOT_NEEDS_NEW_SLOT;
 
 	begin_with_lock(unit);
 
@@ -470,102 +488,7 @@ unit_take_snapshot(Unit *unit)
 	return verdict;
 }
 
-/* --- 'd', copy, 'f' --- */
-
-/*
- * The server's own worker left 'd' with a slot: it is of no use to anybody.
- */
-static void
-drop_servers_slot(Unit *unit)
-{
-	char	   *message;
-	char	   *name = psprintf("pg_%u_sync_%u_" UINT64_FORMAT,
-								unit->session->sub->oid, unit->relid,
-								GetSystemIdentifier());
-
-	if (!slot_drop_by_name(unit->session->sql, name, &message))
-		ereport(ERROR,
-				errcode(ERRCODE_OBJECT_IN_USE),
-				errmsg("could not drop replication slot \"%s\" on the publisher: %s",
-					   name, message));
-}
-
-void
-unit_announce(Unit *unit)
-{
-	TableProgress progress;
-	Oid			subid = unit->session->sub->oid;
-
-	if (unit->state != SUBREL_STATE_INIT)
-		drop_servers_slot(unit);
-
-	StartTransactionCommand();
-	unit_lock_claim(unit);
-
-	/*
-	 * The origin is made in a transaction of its own: its position lives in
-	 * shared memory, where nothing is rolled back.
-	 */
-	if (unit->origin == InvalidRepOriginId)
-		unit->origin = replorigin_create(origin_name(unit));
-
-	/* A lost copy stays 'f': its rows must be removed by whoever goes on. */
-	if (unit->state == SUBREL_STATE_INIT)
-	{
-		catalog_get_progress(subid, unit->relid, &progress);
-		progress.slot_id = 0;
-		progress.snapshot = NULL;
-		progress.started_at = unit->started;
-		catalog_put_progress(subid, unit->relid, &progress);
-		unit_set_state(unit, SUBREL_STATE_DATASYNC, InvalidXLogRecPtr);
-	}
-	CommitTransactionCommand();
-}
-
-/* Remove all rows of a table that a lost copy left, in the transaction. */
-static void
-remove_rows(Oid relid)
-{
-	char	   *name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-												  get_rel_name(relid));
-	bool		partitioned = get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE;
-	int			rc;
-
-	SPI_connect();
-	rc = SPI_execute(psprintf("DELETE FROM %s%s", partitioned ? "" : "ONLY ",
-							  name), false, 0);
-	if (rc != SPI_OK_DELETE)
-		elog(ERROR, "could not remove the rows of relation %u: %s",
-			 relid, SPI_result_code_string(rc));
-	SPI_finish();
-	CommandCounterIncrement();
-}
-
-void
-unit_set_back(Session *session, Oid relid)
-{
-	Unit	   *unit = unit_begin(session, relid);
-	TableProgress progress;
-
-	if (unit == NULL)
-		return;
-	if (unit->state == SUBREL_STATE_FINISHEDCOPY)
-	{
-		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		remove_rows(relid);
-		PopActiveSnapshot();
-		unit_lock_claim(unit);
-		catalog_get_progress(session->sub->oid, relid, &progress);
-		progress.slot_id = 0;
-		progress.snapshot = NULL;
-		catalog_put_progress(session->sub->oid, relid, &progress);
-		unit_set_state(unit, SUBREL_STATE_INIT, InvalidXLogRecPtr);
-		replorigin_drop_by_name(origin_name(unit), true, false);
-		CommitTransactionCommand();
-	}
-	unit_end(unit);
-}
+/* --- copy --- */
 
 /* The unit being copied, for copy_progress. */
 static Unit *copying = NULL;
@@ -590,85 +513,44 @@ copy_progress(int64 bytes)
 	}
 }
 
-/* Text form, to be read again by remote_snapshot_parse. */
-static char *
-snapshot_text(const RemoteSnapshot *snapshot)
-{
-	StringInfoData buf;
-
-	initStringInfo(&buf);
-	appendStringInfo(&buf, UINT64_FORMAT ":" UINT64_FORMAT ":",
-					 snapshot->xmin, snapshot->xmax);
-	for (int i = 0; i < snapshot->nxip; i++)
-		appendStringInfo(&buf, "%s" UINT64_FORMAT, i > 0 ? "," : "",
-						 snapshot->xip[i]);
-	return buf.data;
-}
-
-/* All that a resumption needs, in the transaction that sets 'f'. */
 static void
-record_copy(Unit *unit, int64 bytes_total)
-{
-	Oid			subid = unit->session->sub->oid;
-	TableProgress progress;
-
-	catalog_get_progress(subid, unit->relid, &progress);
-	progress.slot_id = unit->slot_id;
-	progress.copy_xid = GetTopTransactionId();
-	progress.snapshot = snapshot_text(unit->snapshot);
-	progress.filter_end = unit->filter_end;
-	progress.started_at = unit->started;
-	progress.bytes_total = bytes_total;
-	progress.bytes_copied = unit->bytes_copied;
-	progress.tuples_copied = unit->tuples_copied;
-	catalog_put_progress(subid, unit->relid, &progress);
-	catalog_set_slot(subid, unit->slot_id, SLOT_LINKED, unit->relid);
-
-	/*
-	 * The position to go on from is where the slot's stream starts, not where
-	 * the snapshot was taken: transactions that the snapshot does not see may
-	 * have committed before.  An earlier attempt may have left a later one.
-	 */
-	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
-	replorigin_advance(unit->origin, unit->position, InvalidXLogRecPtr,
-					   true /* go backward */ , true /* WAL log */ );
-	unit_set_state(unit, SUBREL_STATE_FINISHEDCOPY, InvalidXLogRecPtr);
-}
-
-void
-unit_copy(Unit *unit)
+copy_one(Unit *unit, UnitTable *table)
 {
 	Session    *session = unit->session;
 	RemoteTable *remote;
+	int64		before = MyPoolWorker->bytes_copied;
+
+	unit->at = table;
+	remote = copy_describe(session->sql, session->sub->publications,
+						   table->nspname, table->relname);
+	table->bytes_total = remote->bytes;
+	if (unit->ntables == 1)
+		pool_set_bytes_total(remote->bytes);
+	table->tuples_copied = copy_table(session->sql, remote, table->relid,
+									  copy_progress);
+	table->bytes_copied = MyPoolWorker->bytes_copied - before;
+	Counters.bytes_copied += table->bytes_copied;
+	unit->at = NULL;
+}
+
+void
+unit_copy_tables(Unit *unit)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(caller,
+												  "reuse_sync copy",
+												  ALLOCSET_DEFAULT_SIZES);
 
 	pool_set_phase(PHASE_COPYING);
-	StartTransactionCommand();
-	unit_tag_origin(unit);
-	unit_check_claim(unit);
-	remote = copy_describe(session->sql, session->sub->publications,
-						   unit->nspname, unit->relname);
-	pool_set_bytes_total(remote->bytes);
-	if (unit->empty_first)
-	{
-		PushActiveSnapshot(GetTransactionSnapshot());
-		remove_rows(unit->relid);
-		PopActiveSnapshot();
-	}
 	copying = unit;
-	unit->tuples_copied = copy_table(session->sql, remote, unit->relid,
-									 copy_progress);
-	unit->bytes_copied = MyPoolWorker->bytes_copied;
-	Counters.bytes_copied += unit->bytes_copied;
-	publisher_command(session->sql, "COMMIT");
-	session_release_lock(session);
-
-	/*
-	 * 'f' is committed only after the publisher has flushed what the snapshot
-	 * saw: after a crash there its xids would be given out again.
-	 */
-	unit->mark = session_make_position(session);
-
-	unit_lock_claim(unit);
-	record_copy(unit, remote->bytes);
-	unit_commit(unit, unit->position, 0);
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		MemoryContextSwitchTo(context);
+		copy_one(unit, &unit->tables[i]);
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(context);
+	publisher_command(unit->session->sql, "COMMIT");
+	session_release_lock(unit->session);
 }

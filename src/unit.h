@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * unit.h
- *	  A table being synchronized, and its steps up to state 'f'.
+ *	  What a worker synchronizes at a time: one table, or a batch of small
+ *	  ones, that share a snapshot of the publisher and a catch-up.
  *
- * design.md section 7, the staged way: 'i' (or 'd') is claimed and set to
- * 'd'; a snapshot is taken that fits the slot; the copy, the state 'f' and
- * all that a resumption needs are committed together.  catchup.h and
- * handover.h go on from there.
+ * This is what both ways of design.md section 7 have in common, the express
+ * one (express.h) and the staged one (staged.h): the claim, the snapshot that
+ * fits the slot, the copy, and the commit with an origin.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -22,14 +22,13 @@
 #include "replication/origin.h"
 #include "storage/itemptr.h"
 
+#include "apply.h"
 #include "remote_snapshot.h"
 #include "session.h"
 #include "sync_slot.h"
 
-typedef struct Unit
+typedef struct UnitTable
 {
-	MemoryContext context;		/* holds this and all below */
-	Session    *session;
 	Oid			relid;
 	char	   *nspname;
 	char	   *relname;
@@ -38,6 +37,20 @@ typedef struct Unit
 	char		state;
 	ItemPointerData claim_tid;
 	TransactionId claim_xmin;
+
+	int64		bytes_total;	/* on the publisher, -1: not known */
+	int64		bytes_copied;
+	int64		tuples_copied;
+} UnitTable;
+
+typedef struct Unit
+{
+	MemoryContext context;		/* holds this and all below */
+	Session    *session;
+	int			ntables;		/* 1 in the staged way */
+	UnitTable  *tables;			/* in the order of their oids */
+	ApplyTarget *targets;		/* the same, for the stream */
+	UnitTable  *at;				/* being copied: whose failure an error is */
 
 	/* The slot it streams from: the worker's own, or one only it may use. */
 	SyncSlot   *slot;			/* null if adopted */
@@ -49,14 +62,13 @@ typedef struct Unit
 	RemoteSnapshot *snapshot;
 	XLogRecPtr	filter_end;		/* the snapshot decides below this LSN */
 
-	RepOriginId origin;			/* pg_<subid>_<relid> */
+	RepOriginId origin;			/* what local changes are tagged with */
 	XLogRecPtr	position;		/* commits below are applied and committed */
 	XLogRecPtr	mark;			/* made after the copy; catch up to it first */
 
 	bool		empty_first;	/* its rows are of a copy that is lost */
+	bool		too_long;		/* the express way would hold locks too long */
 	TimestampTz started;
-	int64		bytes_copied;
-	int64		tuples_copied;
 } Unit;
 
 /* Why a snapshot was not used, or that it was. */
@@ -68,33 +80,35 @@ typedef enum SnapshotVerdict
 } SnapshotVerdict;
 
 /*
- * Begin a unit for a table that this process has claimed in shared memory.
- * Null if there is nothing to do for it (any more).  Starts a transaction of
- * its own.
+ * Begin a unit for tables that this process has claimed in shared memory.
+ * Leaves out those that there is nothing to do for (any more); null if none
+ * are left.  Starts a transaction of its own.
  */
-extern Unit *unit_begin(Session *session, Oid relid);
+extern Unit *unit_begin(Session *session, const Oid *relids, int nrelids);
+
+/* The name of the slot of the server's own worker for this table. */
+extern void unit_servers_slot(Unit *unit, UnitTable *table, NameData *name);
 
 /*
- * For a table in 'f': find the slot it is linked to, of a worker of ours or
- * of the server's, and where to go on.  False if the slot is lost: the table
- * is to be copied anew, after its rows have been removed (a WARNING says so).
+ * Drop the slots that the server's own workers left for tables that are not
+ * to be finished from them.  Throws if one cannot be dropped.
  */
-extern bool unit_resume(Unit *unit);
+extern void unit_drop_servers_slots(Unit *unit);
 
 /* Make the unit use this slot of the worker. */
 extern void unit_use_slot(Unit *unit, SyncSlot *slot);
 
 /*
- * Open the publisher's transaction, lock the table there and take the
+ * Open the publisher's transaction, lock the tables there and take the
  * snapshot (section 5).  Leaves the transaction open only if it fits.
  */
 extern SnapshotVerdict unit_take_snapshot(Unit *unit);
 
-/* Set state 'd', for all to see. */
-extern void unit_announce(Unit *unit);
-
-/* Copy, and commit it as state 'f'. */
-extern void unit_copy(Unit *unit);
+/*
+ * Copy the tables in the local transaction that is open, and end the
+ * publisher's.
+ */
+extern void unit_copy_tables(Unit *unit);
 
 /*
  * Lock the claim and check that it still holds (step 5): takes the
@@ -105,14 +119,20 @@ extern void unit_copy(Unit *unit);
 extern void unit_lock_claim(Unit *unit);
 extern bool unit_is_outdated(void);
 
+/* The error about to be thrown is nobody's failure either. */
+extern void unit_set_outdated(void);
+
 /* The same check without a lock, after invalidations; cheap if none came. */
 extern void unit_check_claim(Unit *unit);
 
-/* Change the state of the claimed tuple; the claim must be locked. */
+/* Change the state of the claimed tuples; the claim must be locked. */
 extern void unit_set_state(Unit *unit, char state, XLogRecPtr lsn);
 
+/* The rows of our catalog that change when the tables reach 's'. */
+extern void unit_record_handover(Unit *unit);
+
 /*
- * Tag what follows with the table's origin; and commit with the origin's
+ * Tag what follows with the unit's origin; and commit with the origin's
  * position moved to 'lsn'.  The origin is held only within unit_commit, after
  * every lock has been taken (section 7, Origins).
  */
@@ -124,11 +144,5 @@ extern void unit_reset_origin(void);
 
 /* Give the memory back; null is fine. */
 extern void unit_end(Unit *unit);
-
-/*
- * Set a table back from 'f' to 'i', without its rows; does nothing if it is in
- * another state.  Starts a transaction of its own.
- */
-extern void unit_set_back(Session *session, Oid relid);
 
 #endif							/* REUSE_SYNC_UNIT_H */

@@ -144,10 +144,9 @@ server_stands_aside(Oid subid, TimestampTz *next_look)
 }
 
 List *
-work_list_tables(Oid subid, TimestampTz *next_look)
+work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 {
-	List	   *half_done = NIL;
-	List	   *fresh = NIL;
+	List	   *tables = NIL;
 	ListCell   *lc;
 	bool		draining = pool_is_draining(MyDatabaseId);
 
@@ -173,12 +172,19 @@ work_list_tables(Oid subid, TimestampTz *next_look)
 			*next_look = sooner(*next_look, progress.next_retry);
 			continue;
 		}
-		if (rel->state == SUBREL_STATE_FINISHEDCOPY)
-			half_done = lappend_oid(half_done, rel->relid);
-		else if (!reuse_sync_paused && !draining)
-			fresh = lappend_oid(fresh, rel->relid);
+		if (rel->state == SUBREL_STATE_FINISHEDCOPY ||
+			!(reuse_sync_paused || draining))
+		{
+			MemoryContext caller = MemoryContextSwitchTo(context);
+			WorkTable  *table = palloc(sizeof(WorkTable));
+
+			table->relid = rel->relid;
+			table->half_done = rel->state == SUBREL_STATE_FINISHEDCOPY;
+			tables = lappend(tables, table);
+			MemoryContextSwitchTo(caller);
+		}
 	}
-	return list_concat(half_done, fresh);
+	return tables;
 }
 
 /* The enabled subscriptions of this database and owner. */
@@ -213,8 +219,9 @@ work_list_look(Oid current)
 	ListCell   *lc;
 
 	StartTransactionCommand();
+	work->gone = !catalog_hold();
 	MemoryContextSwitchTo(caller);
-	foreach(lc, my_subscriptions())
+	foreach(lc, work->gone ? NIL : my_subscriptions())
 	{
 		Oid			subid = lfirst_oid(lc);
 		int			workers = pool_workers_of_subscription(subid);
@@ -224,7 +231,7 @@ work_list_look(Oid current)
 		work->next_look = sooner(work->next_look, until);
 		if (until != 0 || !server_stands_aside(subid, &work->next_look))
 			continue;
-		tables = work_list_tables(subid, &work->next_look);
+		tables = work_list_tables(subid, caller, &work->next_look);
 		if (tables == NIL ||
 			workers >= reuse_sync_max_workers_per_subscription)
 			continue;

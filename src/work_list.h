@@ -16,11 +16,19 @@
 #include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
 
+/* A table that can be claimed. */
+typedef struct WorkTable
+{
+	Oid			relid;
+	bool		half_done;		/* in state 'f' */
+} WorkTable;
+
 /* What a look at the subscriptions found. */
 typedef struct WorkList
 {
+	bool		gone;			/* the extension is: no work here any more */
 	Oid			subid;			/* to serve next; InvalidOid: none */
-	List	   *tables;			/* its eligible tables, half done ones first */
+	List	   *tables;			/* its eligible tables (WorkTable *) */
 	int			more;			/* eligible tables of all subscriptions */
 	TimestampTz next_look;		/* when something is due again; 0: never */
 } WorkList;
@@ -34,11 +42,12 @@ typedef struct WorkList
 extern WorkList *work_list_look(Oid current);
 
 /*
- * Tables of one subscription that this process could claim now, in the
- * caller's transaction.  '*next_look' is lowered to when a failing table is
+ * Tables of one subscription that this process could claim now (WorkTable *),
+ * in the caller's transaction; palloc'd in 'context'.  '*next_look' is lowered to when a failing table is
  * due.
  */
-extern List *work_list_tables(Oid subid, TimestampTz *next_look);
+extern List *work_list_tables(Oid subid, MemoryContext context,
+							  TimestampTz *next_look);
 
 /* Keep a subscription out of the looks until then: its publisher is away. */
 extern void work_list_postpone(Oid subid, TimestampTz until);

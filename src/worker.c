@@ -53,12 +53,16 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
+#include "batch.h"
 #include "catalog.h"
+#include "express.h"
 #include "handover.h"
 #include "pool.h"
 #include "settings.h"
+#include "staged.h"
 #include "unit.h"
 #include "work_list.h"
 #include "worker.h"
@@ -120,27 +124,26 @@ pause_for(long ms)
 
 /*
  * Have a slot and a snapshot on the publisher that fit each other and the
- * table.  A transaction whose commit is written but not yet visible there
+ * tables.  A transaction whose commit is written but not yet visible there
  * passes in a moment, or hangs on a standby that does not answer: then a new
  * slot waits for it.
  */
 static void
-take_fitting_snapshot(const List *pending)
+take_fitting_snapshot(const BatchPlan *plan)
 {
 	TimestampTz start = GetCurrentTimestamp();
 
+	unit_drop_servers_slots(unit);
 	for (;;)
 	{
 		SnapshotVerdict verdict;
 
 		if (slot == NULL)
 		{
-			int			n = list_length(pending);
-			Oid		   *relids = palloc(Max(n, 1) * sizeof(Oid));
+			int			n;
+			const Oid  *pending = batch_relids(plan, &n);
 
-			for (int i = 0; i < n; i++)
-				relids[i] = list_nth_oid(pending, i);
-			slot = slot_create(session, relids, n);
+			slot = slot_create(session, pending, n);
 			start = GetCurrentTimestamp();
 		}
 		unit_use_slot(unit, slot);
@@ -162,6 +165,33 @@ take_fitting_snapshot(const List *pending)
 	}
 }
 
+/* The express way: 'i' to 's' in one transaction. */
+static void
+synchronize_express(const BatchPlan *plan)
+{
+	take_fitting_snapshot(plan);
+	express(unit, slot_stream(session, slot));
+}
+
+/* The staged way: 'i', 'd', 'f', 's', or on from an 'f' that was left. */
+static void
+synchronize_staged(const BatchPlan *plan)
+{
+	Stream	   *stream;
+
+	if (unit->tables[0].state != SUBREL_STATE_FINISHEDCOPY ||
+		!staged_resume(unit))
+	{
+		staged_announce(unit);
+		take_fitting_snapshot(plan);
+		staged_copy(unit);
+	}
+	stream = unit->slot != NULL ? slot_stream(session, slot) :
+		(adopted = stream_open(session, NameStr(unit->slot_name), NULL));
+	stream_serve(stream, unit);
+	hand_over(stream);
+}
+
 /* A slot that only this unit could use has served. */
 static void
 drop_adopted_slot(void)
@@ -177,9 +207,8 @@ drop_adopted_slot(void)
 		if (unit->slot_id != 0)
 		{
 			StartTransactionCommand();
-			catalog_remove_slot(session->sub->oid, unit->slot_id);
-			Counters.slots_dropped++;
-			catalog_write_counters();
+			slot_forget(session->sub->oid, unit->slot_id,
+						NameStr(unit->slot_name));
 			CommitTransactionCommand();
 		}
 	}
@@ -193,11 +222,24 @@ drop_adopted_slot(void)
 static void
 log_unit(void)
 {
+	UnitTable  *first = &unit->tables[0];
+	int64		rows = 0;
+	int64		bytes = 0;
+	char	   *what;
+
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		rows += unit->tables[i].tuples_copied;
+		bytes += unit->tables[i].bytes_copied;
+	}
+	what = unit->ntables == 1 ?
+		psprintf("table \"%s.%s\"", first->nspname, first->relname) :
+		psprintf("%d tables from \"%s.%s\" on", unit->ntables,
+				 first->nspname, first->relname);
 	ereport(LOG,
-			errmsg("reuse_sync worker synchronized table \"%s.%s\" of subscription \"%s\": "
+			errmsg("reuse_sync worker synchronized %s of subscription \"%s\": "
 				   INT64_FORMAT " rows, " INT64_FORMAT " bytes, %ld ms, slot \"%s\" %s",
-				   unit->nspname, unit->relname, session->sub->name,
-				   unit->tuples_copied, unit->bytes_copied,
+				   what, session->sub->name, rows, bytes,
 				   TimestampDifferenceMilliseconds(unit->started,
 												   GetCurrentTimestamp()),
 				   NameStr(unit->slot_name),
@@ -205,31 +247,20 @@ log_unit(void)
 				   unit->slot->units > 0 ? "reused" : "created"));
 }
 
-/* Synchronize a table that this process has claimed. */
+/* Synchronize the tables of a batch, which this process has claimed. */
 static void
-synchronize(Oid relid, const List *pending)
+synchronize(const BatchPlan *plan, const Batch *batch)
 {
-	Stream	   *stream;
-	bool		copied;
-
-	unit = unit_begin(session, relid);
+	unit = unit_begin(session, batch->relids, batch->nrelids);
 	if (unit == NULL)
 		return;					/* another worker was faster */
 	MemoryContextSwitchTo(unit->context);
+	if (batch->express)
+		synchronize_express(plan);
+	else
+		synchronize_staged(plan);
 
-	copied = unit->state == SUBREL_STATE_FINISHEDCOPY && unit_resume(unit);
-	if (!copied)
-	{
-		unit_announce(unit);
-		take_fitting_snapshot(pending);
-		unit_copy(unit);
-	}
-	stream = unit->slot != NULL ? slot_stream(session, slot) :
-		(adopted = stream_open(session, NameStr(unit->slot_name), NULL));
-	stream_serve(stream, unit);
-	hand_over(stream);
-
-	pool_count_table();
+	pool_count_tables(unit->ntables);
 	log_unit();
 	if (unit->slot != NULL)
 	{
@@ -278,11 +309,12 @@ record_failure(Oid relid, const ErrorData *edata)
 
 	pgstat_report_subscription_error(subid, false);
 	if (pool_is_draining(MyDatabaseId))
-		unit_set_back(session, relid);
+		staged_set_back(session, relid);
 	StartTransactionCommand();
 	if (session->sub->disableonerr)
 		DisableSubscription(subid);
 	catalog_get_progress(subid, relid, &progress);
+	progress.started_at = MyPoolWorker->unit_start;
 	progress.attempts++;
 	progress.next_retry = retry_time(progress.attempts);
 	progress.last_error = edata->message;
@@ -305,45 +337,88 @@ record_failure(Oid relid, const ErrorData *edata)
 
 /*
  * Clear up after an error.  Nothing is known of the state of 'sql'.  A slot
- * whose table has got to 'f' is now for that table alone; before that its
- * stream has not been touched, and serves the next table.
+ * whose table has got to 'f' is now for that table alone.  If the stream was
+ * not yet at this unit it is as it was; else it is to start again where the
+ * last unit ended.
  */
 static void
 clean_up(void)
 {
 	AbortOutOfAnyTransaction();
 	unit_reset_origin();
+	disable_all_timeouts(false);
 	session_disconnect(session);
 	stream_close(adopted);
 	adopted = NULL;
 	pool_release_orphan();
 	if (slot == NULL)
 		pool_set_slot(0, "");
-	if (slot != NULL && unit != NULL && unit->slot == slot &&
-		unit->state == SUBREL_STATE_FINISHEDCOPY)
+	else if (unit != NULL && unit->slot == slot)
 	{
-		slot_abandon(slot);
-		slot = NULL;
+		if (unit->tables[0].state == SUBREL_STATE_FINISHEDCOPY)
+		{
+			slot_abandon(slot);
+			slot = NULL;
+		}
+		else if (slot->stream != NULL && slot->stream->unit == unit)
+		{
+			stream_close(slot->stream);
+			slot->stream = NULL;
+		}
 	}
 	unit_end(unit);
 	unit = NULL;
 }
 
 /*
- * Run a step of the work; false if it failed.  The failure is the table's if
- * 'relid' is given and nobody has asked us to give up, else it is that of the
- * way to the publisher, and the subscription is left alone for a while.
+ * Whose failure is it?  The relid of the table to be recorded, or InvalidOid.
+ * Tables that failed together are served alone from now on, and a table that
+ * the express way holds up too long is served the staged way.
+ */
+static Oid
+attribute_failure(bool outdated)
+{
+	Oid			relid = InvalidOid;
+
+	if (unit == NULL || outdated)
+		return InvalidOid;
+	if (unit->ntables == 1 && !unit->too_long)
+		relid = unit->tables[0].relid;
+	else if (unit->ntables == 1)
+		batch_staged(session, unit->tables[0].relid);
+	else if (unit->at != NULL)
+		relid = unit->at->relid;
+	else
+	{
+		for (int i = 0; i < unit->ntables; i++)
+			batch_alone(session, unit->tables[i].relid);
+	}
+	return relid;
+}
+
+/* What a step of the work is done with. */
+typedef struct Step
+{
+	const BatchPlan *plan;
+	const Batch *batch;
+} Step;
+
+/*
+ * Run a step of the work; false if it failed.  The failure is a table's, or
+ * that of the way to the publisher; then the subscription is left alone for a
+ * while.
  */
 static bool
-guarded(void (*step) (Oid relid, const List *pending), Oid relid,
-		const List *pending)
+guarded(void (*step) (const Step *), const Step *what)
 {
 	ErrorData  *volatile edata = NULL;
 	volatile bool outdated = false;
+	volatile bool in_unit = false;
+	volatile Oid relid = InvalidOid;
 
 	PG_TRY();
 	{
-		step(relid, pending);
+		step(what);
 	}
 	PG_CATCH();
 	{
@@ -351,8 +426,13 @@ guarded(void (*step) (Oid relid, const List *pending), Oid relid,
 		MemoryContextSwitchTo(serving_context);
 		edata = CopyErrorData();
 		outdated = unit_is_outdated() || pool_let_go_requested();
-		if (outdated)
-			ereport(LOG, errmsg_internal("%s", edata->message));
+		in_unit = unit != NULL;
+		relid = attribute_failure(outdated);
+		if (outdated || (in_unit && !OidIsValid(relid)))
+			ereport(LOG,
+					errmsg("reuse_sync worker gives up a unit of subscription \"%s\" for now",
+						   session->sub->name),
+					errdetail_internal("%s", edata->message));
 		else
 			EmitErrorReport();
 		FlushErrorState();
@@ -367,9 +447,9 @@ guarded(void (*step) (Oid relid, const List *pending), Oid relid,
 		return true;
 	if (!extension_is_here())
 		return false;
-	if (!outdated && OidIsValid(relid))
+	if (OidIsValid(relid))
 		record_failure(relid, edata);
-	else if (!outdated)
+	else if (!outdated && !in_unit)
 		work_list_postpone(session->sub->oid, retry_time(1));
 	MemoryContextSwitchTo(serving_context);
 	return false;
@@ -378,13 +458,25 @@ guarded(void (*step) (Oid relid, const List *pending), Oid relid,
 /* --- one subscription --- */
 
 static void
-orphans_step(Oid relid, const List *pending)
+orphans_step(const Step *what)
 {
 	(void) slot_drop_orphans(session);
 }
 
 static void
-drop_slot_step(Oid relid, const List *pending)
+reconnect_step(const Step *what)
+{
+	session_connect(session);
+}
+
+static void
+synchronize_step(const Step *what)
+{
+	synchronize(what->plan, what->batch);
+}
+
+static void
+drop_slot_step(const Step *what)
 {
 	SyncSlot   *old = slot;
 
@@ -397,52 +489,64 @@ drop_slot_step(Oid relid, const List *pending)
 	(void) slot_drop_orphans(session);
 }
 
+/* What is planned; made within a step, used by those that follow. */
+static BatchPlan *current_plan = NULL;
+static List *current_tables = NIL;
+
 static void
-reconnect_step(Oid relid, const List *pending)
+plan_step(const Step *what)
 {
 	session_connect(session);
+	current_plan = batch_plan(session, current_tables);
 }
 
-/*
- * Is the subscription still what the session was opened for?  Tells as well
- * whether the table is half done.
- */
+/* Is the subscription still what the session was opened for? */
 static bool
-still_good(Oid relid, bool *half_done)
+still_good(void)
 {
-	XLogRecPtr	lsn;
 	bool		good;
 
 	StartTransactionCommand();
 	good = session_is_current(session, false);
-	*half_done = GetSubscriptionRelState(session->sub->oid, relid, &lsn) ==
-		SUBREL_STATE_FINISHEDCOPY;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(serving_context);
 	return good;
 }
 
-/* Serve the tables of one list; false if the session is over. */
-static bool
-serve_tables(const List *tables)
+/* Leave out what a worker of the server has. */
+static void
+leave_to_server(Batch *batch)
 {
-	ListCell   *lc;
+	int			n = 0;
 
-	foreach(lc, tables)
+	for (int i = 0; i < batch->nrelids; i++)
+		if (!work_list_servers_worker(session->sub->oid, batch->relids[i]))
+			batch->relids[n++] = batch->relids[i];
+	batch->nrelids = n;
+}
+
+/* Serve the tables of a plan; false if the session is over. */
+static bool
+serve_plan(BatchPlan *plan)
+{
+	Batch		batch;
+
+	while (batch_next(plan, &batch))
 	{
-		Oid			relid = lfirst_oid(lc);
-		bool		half_done;
+		Step		step = {plan, &batch};
 		bool		ok;
 
-		if (pool_leave_requested() || !still_good(relid, &half_done) ||
-			!guarded(reconnect_step, InvalidOid, NIL))
+		if (pool_leave_requested() || !still_good() ||
+			!guarded(reconnect_step, &step))
 			return false;
-		if (work_list_servers_worker(session->sub->oid, relid) ||
-			!pool_claim_table(session->sub->oid, relid, half_done))
+		leave_to_server(&batch);
+		batch.nrelids = pool_claim_tables(session->sub->oid, batch.relids,
+										  batch.nrelids, batch.half_done);
+		if (batch.nrelids == 0)
 			continue;
-		ok = guarded(synchronize, relid, tables);
-		pool_release_table();
-		if (ok && !guarded(orphans_step, InvalidOid, NIL))
+		ok = guarded(synchronize_step, &step);
+		pool_release_tables();
+		if (ok && !guarded(orphans_step, &step))
 			return false;
 		if (!ok && !extension_is_here())
 			return false;
@@ -459,30 +563,28 @@ serve_tables(const List *tables)
 static void
 serve_subscription(const WorkList *work)
 {
-	List	   *tables = work->tables;
-	bool		go_on = true;
+	Step		nothing = {NULL, NULL};
 
 	session = session_open(work->subid);
 	if (session == NULL)
 		return;
-	if (guarded(orphans_step, InvalidOid, NIL))
+	current_tables = work->tables;
+	if (guarded(orphans_step, &nothing))
 	{
-		while (go_on && tables != NIL)
+		while (current_tables != NIL && guarded(plan_step, &nothing) &&
+			   serve_plan(current_plan))
 		{
 			TimestampTz ignored = 0;
 
-			go_on = serve_tables(tables);
-			if (!go_on)
-				break;
 			StartTransactionCommand();
-			MemoryContextSwitchTo(serving_context);
-			tables = work_list_tables(work->subid, &ignored);
+			current_tables = work_list_tables(work->subid, serving_context,
+											  &ignored);
 			CommitTransactionCommand();
 			MemoryContextSwitchTo(serving_context);
 		}
 	}
 	if (extension_is_here())
-		guarded(drop_slot_step, InvalidOid, NIL);
+		guarded(drop_slot_step, &nothing);
 	if (slot != NULL)
 	{
 		slot_abandon(slot);
@@ -524,7 +626,7 @@ begin_work(void)
 	bool		exists;
 
 	StartTransactionCommand();
-	exists = catalog_exists(WARNING);
+	exists = catalog_exists(WARNING) && catalog_hold();
 	strlcpy(database_name, get_database_name(MyDatabaseId), NAMEDATALEN);
 	if (exists)
 	{
@@ -570,11 +672,11 @@ work_loop(void)
 		reload_if_asked();
 		MemoryContextReset(serving_context);
 		MemoryContextSwitchTo(serving_context);
-		if (!extension_is_here())
-			break;
 
 		pool_begin_look();
 		work = work_list_look(last_served);
+		if (work->gone)
+			break;
 		/* The launcher starts more only beside workers that are at work. */
 		if (OidIsValid(work->subid))
 			pool_set_phase(PHASE_CONNECTING);

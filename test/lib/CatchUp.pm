@@ -18,7 +18,8 @@
 #   table     the name of the table, and of the case
 #   tables    if the case has more than one: all of them (as the publisher
 #             sends them); its changes are made while all are stopped at their
-#             gates, so as many tables must be synchronized at a time
+#             gates, so as many workers must be at work, each on one of them
+#             (reuse_sync.batch_tables = 1)
 #   gated     if the gate is not on the table itself: tables to put it on
 #   changes   SQL for the publisher, or a function to be called
 #   locking   true if the changes need locks on the publisher's tables that

@@ -116,8 +116,14 @@ rows_ok($pub, $sub, 'in_schema.newcomer',
 # row 5 is not copied, row 7 comes because it is inserted again.
 $pub->safe_psql('postgres',
 	'CREATE PUBLICATION or_3 FOR TABLE or_filters WHERE (a IN (5, 7))');
+# The changes must not be sent to the apply worker that still runs without it.
+my $sender = "SELECT active_pid FROM pg_replication_slots
+	WHERE slot_name = 'filters'";
+my $old_sender = $pub->safe_psql('postgres', $sender);
 $sub->safe_psql('postgres',
 	'ALTER SUBSCRIPTION filters ADD PUBLICATION or_3');
+$pub->poll_query_until('postgres', "SELECT ($sender) <> $old_sender")
+  or die 'the apply worker has not restarted';
 wait_ready($sub, 'filters');
 catch_up($pub, $sub, 'filters');
 $pub->safe_psql('postgres', q{DELETE FROM or_filters WHERE a = 7;

@@ -21,8 +21,10 @@ my $pub = new_publisher(
 	logical_decoding_work_mem => '256kB',
 	synchronous_standby_names => 'nobody',
 	synchronous_commit        => 'local');
-my $sub =
-  new_subscriber('sub', max_sync_workers_per_subscription => 4);
+my $sub = new_subscriber(
+	'sub',
+	max_sync_workers_per_subscription => 4,
+	'reuse_sync.batch_tables'         => 1);
 my $catchup = CatchUp->new($pub, $sub);
 
 # Insert 150 rows in a subtransaction each, and roll every third of them back:

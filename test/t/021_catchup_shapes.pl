@@ -19,7 +19,8 @@ my $sub = new_subscriber(
 	'sub',
 	max_sync_workers_per_subscription => 4,
 	max_logical_replication_workers   => 12,
-	max_worker_processes              => 20);
+	max_worker_processes              => 20,
+	'reuse_sync.batch_tables'         => 1);
 
 my @latin1 = (pub_db => 'utf8', sub_db => 'latin1');
 $pub->safe_psql('postgres',

@@ -15,7 +15,7 @@ use ReuseSync;
 use CatchUp;
 
 my $pub     = new_publisher('pub', wal_sender_timeout => '2s');
-my $sub     = new_subscriber('sub');
+my $sub     = new_subscriber('sub', 'reuse_sync.batch_tables' => 1);
 my $catchup = CatchUp->new($pub, $sub);
 
 my $slow = q{

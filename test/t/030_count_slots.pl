@@ -180,7 +180,7 @@ $created_names{$1}++
 is($synced, $tables, 'every table was synchronized once');
 cmp_ok($created, '>=', 1, 'slots were created');
 cmp_ok($created, '<=', $max_workers, 'no more than one for each worker');
-cmp_ok($reused, '>=', $tables - $max_workers, 'they were used again');
+cmp_ok($reused, '>', 0, 'they were used again');
 is($dropped, $created, 'all were dropped');
 is($errors, 0, 'nothing has failed');
 is(join(' ', map { $created_names{$_} } sort keys %created_names),

@@ -19,7 +19,8 @@ my $pub         = new_publisher('pub');
 my $sub         = new_subscriber(
 	'sub',
 	max_sync_workers_per_subscription => 2,
-	max_logical_replication_workers   => 8);
+	max_logical_replication_workers   => 8,
+	'reuse_sync.batch_tables'         => 1);
 $sub->safe_psql('postgres', 'CREATE DATABASE other');
 
 # Tables of the database with the extension from the beginning, and of the

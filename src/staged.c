@@ -1,0 +1,283 @@
+/*-------------------------------------------------------------------------
+ *
+ * staged.c
+ *	  The staged way, for a table that is expensive to copy twice.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/staged.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_replication_origin.h"
+#include "catalog/pg_subscription_rel.h"
+#include "executor/spi.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "catalog.h"
+#include "pool.h"
+#include "staged.h"
+
+/* The server's own name for the table's origin. */
+static char *
+origin_name(Unit *unit)
+{
+	return psprintf("pg_%u_%u", unit->session->sub->oid,
+					unit->tables[0].relid);
+}
+
+/* --- going on from 'f' --- */
+
+/*
+ * A copy of ours, if the row that describes it was written by the transaction
+ * that set 'f'; else the server's own worker left it, with a slot of its own.
+ */
+static char *
+resume_from(Unit *unit, const TableProgress *progress, bool *ours)
+{
+	const PublisherIdentity *publisher =
+	publisher_identity(unit->session->sql);
+	UnitTable  *table = &unit->tables[0];
+	SlotRow		row;
+	char	   *reason = NULL;
+
+	*ours = progress->slot_id != 0 &&
+		TransactionIdEquals(progress->copy_xid, table->claim_xmin);
+	if (*ours)
+	{
+		if (!catalog_get_slot(unit->session->sub->oid, progress->slot_id,
+							  &row))
+			return "it is not in the catalog";
+		unit->slot_id = row.slot_id;
+		unit->slot_name = row.slot_name;
+		if (row.publisher_sysid != publisher->sysid ||
+			row.publisher_timeline != publisher->timeline)
+			reason = "the publisher is another server, or on another timeline";
+	}
+	else
+		unit_servers_slot(unit, table, &unit->slot_name);
+
+	if (unit->origin == InvalidRepOriginId)
+		reason = "its replication origin is gone";
+	else
+		unit->position = replorigin_get_progress(unit->origin, false);
+	if (reason == NULL && XLogRecPtrIsInvalid(unit->position))
+		reason = "its replication origin has no position";
+	return reason;
+}
+
+bool
+staged_resume(Unit *unit)
+{
+	UnitTable  *table = &unit->tables[0];
+	TableProgress progress;
+	MemoryContext caller = CurrentMemoryContext;
+	char	   *reason;
+	bool		ours;
+
+	StartTransactionCommand();
+	unit->origin = replorigin_by_name(origin_name(unit), true);
+	catalog_get_progress(unit->session->sub->oid, table->relid, &progress);
+	reason = resume_from(unit, &progress, &ours);
+	if (reason == NULL && ours)
+	{
+		MemoryContextSwitchTo(unit->context);
+		unit->snapshot = remote_snapshot_parse(progress.snapshot);
+		unit->filter_end = progress.filter_end;
+	}
+	table->bytes_copied = progress.bytes_copied;
+	table->tuples_copied = progress.tuples_copied;
+	table->bytes_total = progress.bytes_total;
+	unit->started = progress.started_at != 0 ?
+		progress.started_at : unit->started;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+
+	if (reason == NULL &&
+		slot_can_start(unit->session, NameStr(unit->slot_name),
+					   unit->position, &reason))
+	{
+		/* No other worker takes it for an orphan while we finish. */
+		if (unit->slot_id == 0 ||
+			pool_claim_orphan(unit->session->sub->oid, unit->slot_id))
+			return true;
+		unit_set_outdated();
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_IN_USE),
+				errmsg("replication slot \"%s\" is in use by another worker",
+					   NameStr(unit->slot_name)));
+	}
+
+	ereport(WARNING,
+			errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			errmsg("table \"%s.%s\" of subscription \"%s\" is copied anew because its replication slot \"%s\" is lost",
+				   table->nspname, table->relname, unit->session->sub->name,
+				   NameStr(unit->slot_name)),
+			errdetail_internal("%s", reason));
+	unit->empty_first = true;
+	unit->slot_id = 0;
+	unit->snapshot = NULL;
+	return false;
+}
+
+/* --- 'd' --- */
+
+void
+staged_announce(Unit *unit)
+{
+	UnitTable  *table = &unit->tables[0];
+	TableProgress progress;
+	Oid			subid = unit->session->sub->oid;
+
+	StartTransactionCommand();
+	unit_lock_claim(unit);
+
+	/*
+	 * The origin is made in a transaction of its own: its position lives in
+	 * shared memory, where nothing is rolled back.
+	 */
+	unit->origin = replorigin_by_name(origin_name(unit), true);
+	if (unit->origin == InvalidRepOriginId)
+		unit->origin = replorigin_create(origin_name(unit));
+
+	/* A lost copy stays 'f': its rows must be removed by whoever goes on. */
+	if (table->state == SUBREL_STATE_INIT)
+	{
+		catalog_get_progress(subid, table->relid, &progress);
+		progress.slot_id = 0;
+		progress.snapshot = NULL;
+		progress.started_at = unit->started;
+		catalog_put_progress(subid, table->relid, &progress);
+		unit_set_state(unit, SUBREL_STATE_DATASYNC, InvalidXLogRecPtr);
+	}
+	CommitTransactionCommand();
+}
+
+/* --- copy and 'f' --- */
+
+/* Remove all rows of a table that a lost copy left, in the transaction. */
+static void
+remove_rows(Oid relid)
+{
+	char	   *name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+												  get_rel_name(relid));
+	bool		partitioned = get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE;
+	int			rc;
+
+	SPI_connect();
+	rc = SPI_execute(psprintf("DELETE FROM %s%s", partitioned ? "" : "ONLY ",
+							  name), false, 0);
+	if (rc != SPI_OK_DELETE)
+		elog(ERROR, "could not remove the rows of relation %u: %s",
+			 relid, SPI_result_code_string(rc));
+	SPI_finish();
+	CommandCounterIncrement();
+}
+
+/* Text form, to be read again by remote_snapshot_parse. */
+static char *
+snapshot_text(const RemoteSnapshot *snapshot)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfo(&buf, UINT64_FORMAT ":" UINT64_FORMAT ":",
+					 snapshot->xmin, snapshot->xmax);
+	for (int i = 0; i < snapshot->nxip; i++)
+		appendStringInfo(&buf, "%s" UINT64_FORMAT, i > 0 ? "," : "",
+						 snapshot->xip[i]);
+	return buf.data;
+}
+
+/* All that a resumption needs, in the transaction that sets 'f'. */
+static void
+record_copy(Unit *unit)
+{
+	UnitTable  *table = &unit->tables[0];
+	Oid			subid = unit->session->sub->oid;
+	TableProgress progress;
+
+	catalog_get_progress(subid, table->relid, &progress);
+	progress.slot_id = unit->slot_id;
+	progress.copy_xid = GetTopTransactionId();
+	progress.snapshot = snapshot_text(unit->snapshot);
+	progress.filter_end = unit->filter_end;
+	progress.started_at = unit->started;
+	progress.bytes_total = table->bytes_total;
+	progress.bytes_copied = table->bytes_copied;
+	progress.tuples_copied = table->tuples_copied;
+	catalog_put_progress(subid, table->relid, &progress);
+	catalog_set_slot(subid, unit->slot_id, SLOT_LINKED, table->relid);
+
+	/*
+	 * The position to go on from is where the slot's stream starts, not where
+	 * the snapshot was taken: transactions that the snapshot does not see may
+	 * have committed before.  An earlier attempt may have left a later one.
+	 */
+	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
+	replorigin_advance(unit->origin, unit->position, InvalidXLogRecPtr,
+					   true /* go backward */ , true /* WAL log */ );
+	unit_set_state(unit, SUBREL_STATE_FINISHEDCOPY, InvalidXLogRecPtr);
+}
+
+void
+staged_copy(Unit *unit)
+{
+	StartTransactionCommand();
+	unit_tag_origin(unit);
+	unit_check_claim(unit);
+	if (unit->empty_first)
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		remove_rows(unit->tables[0].relid);
+		PopActiveSnapshot();
+	}
+	unit_copy_tables(unit);
+
+	/*
+	 * 'f' is committed only after the publisher has flushed what the snapshot
+	 * saw: after a crash there its xids would be given out again.
+	 */
+	unit->mark = session_make_position(unit->session);
+
+	unit_lock_claim(unit);
+	record_copy(unit);
+	unit_commit(unit, unit->position, 0);
+}
+
+/* --- back to 'i' --- */
+
+void
+staged_set_back(Session *session, Oid relid)
+{
+	Unit	   *unit = unit_begin(session, &relid, 1);
+	TableProgress progress;
+
+	if (unit == NULL)
+		return;
+	if (unit->tables[0].state == SUBREL_STATE_FINISHEDCOPY)
+	{
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		remove_rows(relid);
+		PopActiveSnapshot();
+		unit_lock_claim(unit);
+		catalog_get_progress(session->sub->oid, relid, &progress);
+		progress.slot_id = 0;
+		progress.snapshot = NULL;
+		catalog_put_progress(session->sub->oid, relid, &progress);
+		unit_set_state(unit, SUBREL_STATE_INIT, InvalidXLogRecPtr);
+		replorigin_drop_by_name(origin_name(unit), true, false);
+		CommitTransactionCommand();
+	}
+	unit_end(unit);
+}

@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * staged.h
+ *	  The staged way, for a table that is expensive to copy twice.
+ *
+ * design.md section 7: 'i', 'd', copy, 'f', catch-up, handover.  What is done
+ * up to 'f' survives a crash, and is taken up again from there.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/staged.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_STAGED_H
+#define REUSE_SYNC_STAGED_H
+
+#include "unit.h"
+
+/*
+ * For a table in 'f': find the slot it is linked to, of a worker of ours or
+ * of the server's, and where to go on.  False if the slot is lost: the table
+ * is to be copied anew, after its rows have been removed (a WARNING says so).
+ */
+extern bool staged_resume(Unit *unit);
+
+/* Set state 'd', for all to see, and make the table's origin. */
+extern void staged_announce(Unit *unit);
+
+/*
+ * Copy, and commit it as state 'f' with all that a resumption needs.  The
+ * unit's snapshot has been taken.
+ */
+extern void staged_copy(Unit *unit);
+
+/*
+ * Set a table back from 'f' to 'i', without its rows; does nothing if it is in
+ * another state.  Starts a transaction of its own.
+ */
+extern void staged_set_back(Session *session, Oid relid);
+
+#endif							/* REUSE_SYNC_STAGED_H */
