@@ -318,7 +318,7 @@ handle_commit(Stream *stream, LogicalRepCommitData *commit)
 	}
 	else if (stream->has_changes && !stream->skipping)
 	{
-		unit_lock_claim(unit);
+		unit_lock_claim(unit, false);
 		unit_commit(unit, commit->end_lsn, commit->committime);
 		pgstat_report_stat(false);
 		remember_commit(stream, commit->end_lsn);
@@ -327,7 +327,7 @@ handle_commit(Stream *stream, LogicalRepCommitData *commit)
 	{
 		/* Nothing of ours for long: let the publisher recycle its WAL. */
 		StartTransactionCommand();
-		unit_lock_claim(unit);
+		unit_lock_claim(unit, false);
 		(void) GetTopTransactionId();
 		unit_commit(unit, commit->end_lsn, commit->committime);
 		remember_commit(stream, commit->end_lsn);

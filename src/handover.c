@@ -159,7 +159,7 @@ give_up_lock(Stream *stream, const PoolCounters *before)
 	}
 	else
 	{
-		unit_lock_claim(unit);
+		unit_lock_claim(unit, true);
 		unit_tag_origin(unit);
 		(void) GetTopTransactionId();
 		unit_commit(unit, stream->applied_end, stream->applied_time);
@@ -184,7 +184,7 @@ handover_commit(Stream *stream, TimestampTz deadline)
 	if (!catchup_in_transaction(stream, p, deadline))
 		return false;
 
-	unit_lock_claim(unit);
+	unit_lock_claim(unit, true);
 	unit_record_handover(unit);
 	unit_set_state(unit, SUBREL_STATE_SYNCDONE, p);
 	unit_commit(unit, p, 0);

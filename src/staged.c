@@ -139,7 +139,7 @@ staged_announce(Unit *unit)
 	Oid			subid = unit->session->sub->oid;
 
 	StartTransactionCommand();
-	unit_lock_claim(unit);
+	unit_lock_claim(unit, true);
 
 	/*
 	 * The origin is made in a transaction of its own: its position lives in
@@ -249,7 +249,7 @@ staged_copy(Unit *unit)
 	 */
 	unit->mark = session_make_position(unit->session);
 
-	unit_lock_claim(unit);
+	unit_lock_claim(unit, true);
 	record_copy(unit);
 	unit_commit(unit, unit->position, 0);
 }
@@ -270,7 +270,7 @@ staged_set_back(Session *session, Oid relid)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		remove_rows(relid);
 		PopActiveSnapshot();
-		unit_lock_claim(unit);
+		unit_lock_claim(unit, true);
 		catalog_get_progress(session->sub->oid, relid, &progress);
 		progress.slot_id = 0;
 		progress.snapshot = NULL;

@@ -129,12 +129,12 @@ check_claim(Unit *unit, bool always)
 }
 
 void
-unit_lock_claim(Unit *unit)
+unit_lock_claim(Unit *unit, bool always)
 {
 	LockSharedObject(SubscriptionRelationId, unit->session->sub->oid, 0,
 					 AccessShareLock);
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
-	check_claim(unit, true);
+	check_claim(unit, always);
 }
 
 void

@@ -113,10 +113,12 @@ extern void unit_copy_tables(Unit *unit);
 /*
  * Lock the claim and check that it still holds (step 5): takes the
  * subscription in ACCESS SHARE and pg_subscription_rel in ROW EXCLUSIVE mode,
- * in this order, until the end of the transaction.  Throws if it does not
- * hold; unit_is_outdated() then tells that this is nobody's failure.
+ * in this order, until the end of the transaction.  Reads the catalog only if
+ * 'always', or after an invalidation, which taking the locks brings in.
+ * Throws if the claim does not hold; unit_is_outdated() then tells that this
+ * is nobody's failure.
  */
-extern void unit_lock_claim(Unit *unit);
+extern void unit_lock_claim(Unit *unit, bool always);
 extern bool unit_is_outdated(void);
 
 /* The error about to be thrown is nobody's failure either. */
