@@ -635,6 +635,13 @@ catalog_write_counters(void)
 }
 
 void
+catalog_restore_counters(const PoolCounters *before)
+{
+	Counters = *before;
+	memset(&in_flight, 0, sizeof(in_flight));
+}
+
+void
 catalog_reset_counters(void)
 {
 	/* Waits for those who count, who take a weaker lock until they commit. */

@@ -131,6 +131,9 @@ extern PoolCounters Counters;
  */
 extern void catalog_write_counters(void);
 
+/* Back to what they were before work that is rolled back, written or not. */
+extern void catalog_restore_counters(const PoolCounters *before);
+
 /* Set all to zero, in this database. */
 extern void catalog_reset_counters(void);
 

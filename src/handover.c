@@ -137,7 +137,7 @@ undo(Stream *stream, const PoolCounters *before)
 {
 	AbortCurrentTransaction();
 	unit_reset_origin();
-	Counters = *before;
+	catalog_restore_counters(before);
 	stream_end(stream);
 }
 

@@ -48,6 +48,7 @@
 #include "replication/walreceiver.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -169,8 +170,21 @@ take_fitting_snapshot(const BatchPlan *plan)
 static void
 synchronize_express(const BatchPlan *plan)
 {
+	PoolCounters before;
+
 	take_fitting_snapshot(plan);
-	express(unit, slot_stream(session, slot));
+	before = Counters;
+	PG_TRY();
+	{
+		express(unit, slot_stream(session, slot));
+	}
+	PG_CATCH();
+	{
+		/* Nothing of it has happened. */
+		catalog_restore_counters(&before);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 /* The staged way: 'i', 'd', 'f', 's', or on from an 'f' that was left. */
@@ -266,6 +280,7 @@ synchronize(const BatchPlan *plan, const Batch *batch)
 	{
 		slot->position = unit->position;
 		slot->units++;
+		slot->stream->unit = NULL;
 	}
 	else
 		drop_adopted_slot();
@@ -500,29 +515,35 @@ plan_step(const Step *what)
 	current_plan = batch_plan(session, current_tables);
 }
 
-/* Is the subscription still what the session was opened for? */
+/*
+ * Claim the batch's tables; false if the subscription is no longer what the
+ * session was opened for.
+ *
+ * The lock makes whoever alters or drops the subscription come before or
+ * after: DROP SUBSCRIPTION, which has the pool let go first, finds our claim,
+ * or we find it gone.
+ */
 static bool
-still_good(void)
+claim(Batch *batch)
 {
+	Oid			subid = session->sub->oid;
 	bool		good;
+	int			n = 0;
 
 	StartTransactionCommand();
+	LockSharedObject(SubscriptionRelationId, subid, 0, AccessShareLock);
 	good = session_is_current(session, false);
+	if (good)
+	{
+		for (int i = 0; i < batch->nrelids; i++)
+			if (!work_list_servers_worker(subid, batch->relids[i]))
+				batch->relids[n++] = batch->relids[i];
+		batch->nrelids = pool_claim_tables(subid, batch->relids, n,
+										   batch->half_done);
+	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(serving_context);
 	return good;
-}
-
-/* Leave out what a worker of the server has. */
-static void
-leave_to_server(Batch *batch)
-{
-	int			n = 0;
-
-	for (int i = 0; i < batch->nrelids; i++)
-		if (!work_list_servers_worker(session->sub->oid, batch->relids[i]))
-			batch->relids[n++] = batch->relids[i];
-	batch->nrelids = n;
 }
 
 /* Serve the tables of a plan; false if the session is over. */
@@ -536,12 +557,9 @@ serve_plan(BatchPlan *plan)
 		Step		step = {plan, &batch};
 		bool		ok;
 
-		if (pool_leave_requested() || !still_good() ||
-			!guarded(reconnect_step, &step))
+		if (pool_leave_requested() || !guarded(reconnect_step, &step) ||
+			!claim(&batch))
 			return false;
-		leave_to_server(&batch);
-		batch.nrelids = pool_claim_tables(session->sub->oid, batch.relids,
-										  batch.nrelids, batch.half_done);
 		if (batch.nrelids == 0)
 			continue;
 		ok = guarded(synchronize_step, &step);
