@@ -193,7 +193,12 @@ catalog_open(const char *name, LOCKMODE lockmode)
 
 	/* Dropped while we waited for the lock: say so as above. */
 	if (rel == NULL)
-		return table_open(catalog_relid(name), lockmode);
+		rel = relation_open(catalog_relid(name), lockmode);
+	if (rel->rd_rel->relkind != RELKIND_MATVIEW)
+		ereport(ERROR,
+				errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				errmsg("\"%s.%s\" is not of extension \"%s\"",
+					   EXTENSION_NAME, name, EXTENSION_NAME));
 	return rel;
 }
 
@@ -274,19 +279,26 @@ next_slot_id(Oid subid)
 	return slot_id;
 }
 
+void
+catalog_slot_name(Oid subid, int64 slot_id, NameData *slot_name)
+{
+	char		name[NAMEDATALEN];
+
+	/* 11 + 10 + 1 + 19 + 1 + 20 bytes at most */
+	snprintf(name, sizeof(name),
+			 "reuse_sync_%u_" INT64_FORMAT "_" UINT64_FORMAT,
+			 subid, slot_id, GetSystemIdentifier());
+	namestrcpy(slot_name, name);
+}
+
 int64
 catalog_add_slot(Oid subid, NameData *slot_name)
 {
 	int64		slot_id = next_slot_id(subid);
-	char		name[NAMEDATALEN];
 	Relation	rel;
 	Row			row = {0};
 
-	/* 10 + 1 + 10 + 1 + 19 + 1 + 20 bytes at most: 63 with a last one free */
-	snprintf(name, sizeof(name), "reuse_sync_%u_" INT64_FORMAT "_" UINT64_FORMAT,
-			 subid, slot_id, GetSystemIdentifier());
-	namestrcpy(slot_name, name);
-
+	catalog_slot_name(subid, slot_id, slot_name);
 	rel = catalog_open("slot_catalog", RowExclusiveLock);
 	memset(row.nulls, true, sizeof(row.nulls));
 	row_set(&row, SLOT_dbid, ObjectIdGetDatum(MyDatabaseId));

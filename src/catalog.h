@@ -92,6 +92,10 @@ extern bool catalog_hold(void);
 
 /* --- slots --- */
 
+/* The name of the slot with this number. */
+extern void catalog_slot_name(Oid subid, int64 slot_id,
+							  NameData *slot_name);
+
 /*
  * Give out the next number and insert a row "creating".  The caller commits
  * and flushes before it asks the publisher for the slot (design.md section

@@ -39,6 +39,7 @@
 #include "catalog.h"
 #include "catchup.h"
 #include "pool.h"
+#include "settings.h"
 
 /* How long to wait for the publisher before looking around, in ms. */
 #define WAIT_SLICE		1000
@@ -293,7 +294,8 @@ handle_begin(Stream *stream, LogicalRepBeginData *begin)
 		if (begin->final_lsn < unit->filter_end &&
 			remote_snapshot_sees(unit->snapshot, xid))
 			stream->skipping = true;
-		if (unit->delivered != NULL)
+		/* Later snapshots see all that this one saw. */
+		else if (unit->delivered != NULL)
 			delivered_xids_add(unit->delivered, xid, unit->slot->context);
 	}
 	apply_set_transaction(begin->xid, begin->final_lsn);
@@ -316,7 +318,7 @@ handle_commit(Stream *stream, LogicalRepCommitData *commit)
 		stream->applied_end = commit->end_lsn;
 		stream->applied_time = commit->committime;
 	}
-	else if (stream->has_changes && !stream->skipping)
+	else if (IsTransactionState())
 	{
 		unit_lock_claim(unit, false);
 		unit_commit(unit, commit->end_lsn, commit->committime);
@@ -361,6 +363,16 @@ handle_change(Stream *stream, StringInfo s)
 		/* Set before anything is written; only a commit needs more. */
 		if (!stream->skipping)
 			unit_tag_origin(stream->unit);
+
+		/* Its lock makes the apply worker queue behind us. */
+		if (type == LOGICAL_REP_MSG_TRUNCATE && !stream->skipping &&
+			!stream->keep_open)
+		{
+			if (!IsTransactionState())
+				StartTransactionCommand();
+			unit_bound_lock_waits();
+			MemoryContextSwitchTo(stream->message_context);
+		}
 		if (apply_message(stream->apply, s, stream->skipping))
 			stream->has_changes = true;
 		if (!IsTransactionState())
@@ -391,9 +403,12 @@ handle_keepalive(Stream *stream, StringInfo s)
 static void
 check_claim_between_transactions(Stream *stream)
 {
+	MemoryContext caller = CurrentMemoryContext;
+
 	StartTransactionCommand();
 	unit_check_claim(stream->unit);
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
 	stream->last_check = GetCurrentTimestamp();
 }
 
@@ -407,11 +422,7 @@ look_around(Stream *stream)
 	if (!IsTransactionState() &&
 		TimestampDifferenceExceeds(stream->last_check, now, WAIT_SLICE))
 		check_claim_between_transactions(stream);
-	if (ConfigReloadPending)
-	{
-		ConfigReloadPending = false;
-		ProcessConfigFile(PGC_SIGHUP);
-	}
+	settings_reload();
 	confirm_flushed(stream);
 	if (wal_receiver_status_interval > 0 &&
 		TimestampDifferenceExceeds(stream->last_status, now,

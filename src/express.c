@@ -78,9 +78,8 @@ express(Unit *unit, Stream *stream)
 	 * As in the staged way, a timer ends what takes long without looking at
 	 * the clock; whatever fails from here on is to be done another way.
 	 */
-	deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-										   reuse_sync_handover_lock_timeout);
-	enable_timeout_at(STATEMENT_TIMEOUT, deadline);
+	deadline = handover_deadline();
+	enable_timeout_at(STATEMENT_TIMEOUT, handover_timer(deadline));
 	unit->too_long = true;
 	if (!handover_commit(stream, deadline))
 		takes_too_long(unit, "applying changes under the lock on the tables");

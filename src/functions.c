@@ -93,6 +93,12 @@ put_worker(ReturnSetInfo *rsinfo, const PoolWorker *w)
 	Datum		relids[POOL_MAX_BATCH];
 	int			i = 0;
 
+	/* A slot that was taken over serves while its table is finished. */
+	bool		adopted = in_unit && w->cleanup_slot_id != 0;
+	int64		slot_id = adopted ? w->cleanup_slot_id : w->slot_id;
+	const NameData *slot_name =
+	adopted ? &w->cleanup_slot_name : &w->slot_name;
+
 	for (int j = 0; j < w->nrelids; j++)
 		relids[j] = ObjectIdGetDatum(w->relids[j]);
 
@@ -101,8 +107,8 @@ put_worker(ReturnSetInfo *rsinfo, const PoolWorker *w)
 	PUT(true, CStringGetTextDatum(worker_type_name(w->type)));
 	PUT(OidIsValid(w->dbid), ObjectIdGetDatum(w->dbid));
 	PUT(OidIsValid(w->subid), ObjectIdGetDatum(w->subid));
-	PUT(w->slot_id != 0, Int64GetDatum(w->slot_id));
-	PUT(w->slot_id != 0, NameGetDatum(&w->slot_name));
+	PUT(slot_id != 0, Int64GetDatum(slot_id));
+	PUT(slot_id != 0, NameGetDatum(slot_name));
 	PUT(true, CStringGetTextDatum(pool_phase_name(w->phase)));
 	PUT(w->nrelids == 1, ObjectIdGetDatum(w->relids[0]));
 	PUT(in_unit, PointerGetDatum(construct_array(relids, w->nrelids, OIDOID,

@@ -45,6 +45,7 @@
 #include "handover.h"
 #include "pool.h"
 #include "settings.h"
+#include "staged.h"
 
 /*
  * What is left to apply under the lock should take a fraction of the time the
@@ -81,17 +82,6 @@ get_close(Stream *stream, bool first)
 	}
 }
 
-/* Lock waits of this transaction end when the handover's time is over. */
-static void
-bound_lock_waits(void)
-{
-	char		value[32];
-
-	snprintf(value, sizeof(value), "%d", reuse_sync_handover_lock_timeout);
-	(void) set_config_option("lock_timeout", value, PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-}
-
 bool
 handover_lock(Unit *unit)
 {
@@ -101,7 +91,7 @@ handover_lock(Unit *unit)
 
 	/* A subtransaction, so that what the transaction has done stays. */
 	BeginInternalSubTransaction(NULL);
-	bound_lock_waits();
+	unit_bound_lock_waits();
 	PG_TRY();
 	{
 		/* In the order of oids, lest two workers wait for each other. */
@@ -137,6 +127,7 @@ undo(Stream *stream, const PoolCounters *before)
 {
 	AbortCurrentTransaction();
 	unit_reset_origin();
+	stream->unit->has_new_state = false;
 	catalog_restore_counters(before);
 	stream_end(stream);
 }
@@ -171,6 +162,20 @@ static void
 wake_apply_worker(Oid subid)
 {
 	logicalrep_worker_wakeup(subid, InvalidOid);
+}
+
+TimestampTz
+handover_deadline(void)
+{
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+									   reuse_sync_handover_lock_timeout * 3 / 4);
+}
+
+TimestampTz
+handover_timer(TimestampTz deadline)
+{
+	return TimestampTzPlusMilliseconds(deadline,
+									   reuse_sync_handover_lock_timeout / 4);
 }
 
 bool
@@ -229,10 +234,9 @@ try_hand_over(Stream *stream)
 		AbortCurrentTransaction();
 		return false;
 	}
-	deadline =
-		TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-									reuse_sync_handover_lock_timeout);
-	enable_timeout_at(STATEMENT_TIMEOUT, deadline);
+	deadline = handover_deadline();
+	enable_timeout_at(STATEMENT_TIMEOUT,
+					  handover_timer(deadline));
 	PG_TRY();
 	{
 		done = handover_commit(stream, deadline);
@@ -287,4 +291,5 @@ hand_over(Stream *stream)
 	}
 
 	handover_finish(stream);
+	staged_drop_origin(unit);
 }

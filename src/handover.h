@@ -24,6 +24,13 @@
 extern bool handover_lock(Unit *unit);
 
 /*
+ * When to stop applying under the lock, so that what was applied can still be
+ * committed in time; and when a timer ends whatever goes on.
+ */
+extern TimestampTz handover_deadline(void);
+extern TimestampTz handover_timer(TimestampTz deadline);
+
+/*
  * With the tables locked, make P, apply what is below it, check the claim,
  * set 's' and commit (steps 3 to 5).  False, with the transaction still open,
  * if 'deadline' came first.

@@ -28,11 +28,13 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_subscription.h"
+#include "commands/dbcommands.h"
 #include "commands/extension.h"
 #include "commands/subscriptioncmds.h"
 #include "miscadmin.h"
@@ -217,6 +219,19 @@ before_drop_subscription(const char *name)
 	at_commit.hint = true;
 }
 
+/*
+ * Before DROP DATABASE: an idle worker must not be in the way.  It ends while
+ * the command waits for other sessions of the database to do so.
+ */
+static void
+before_drop_database(const char *name)
+{
+	Oid			dbid = get_database_oid(name, true);
+
+	if (OidIsValid(dbid) && pg_database_ownercheck(dbid, GetUserId()))
+		pool_request_leave(dbid);
+}
+
 /* Our catalog is made of materialized views that nobody may refresh. */
 static void
 refuse_refresh(const RangeVar *relation)
@@ -238,7 +253,9 @@ before_command(Node *stmt)
 {
 	if (!IsTransactionState() || !OidIsValid(MyDatabaseId))
 		return;
-	if (IsA(stmt, DropSubscriptionStmt))
+	if (IsA(stmt, DropdbStmt))
+		before_drop_database(castNode(DropdbStmt, stmt)->dbname);
+	else if (IsA(stmt, DropSubscriptionStmt))
 		before_drop_subscription(castNode(DropSubscriptionStmt,
 										  stmt)->subname);
 	else if (IsA(stmt, RefreshMatViewStmt))
@@ -316,6 +333,15 @@ before_drop_of_slot_catalog(void)
 			errhint("Run CALL reuse_sync.drain() first."));
 }
 
+static bool
+is_of_extension(Oid relid)
+{
+	Oid			extension = get_extension_oid(EXTENSION_NAME, true);
+
+	return OidIsValid(extension) &&
+		getExtensionOfObject(RelationRelationId, relid) == extension;
+}
+
 static void
 on_object_access(ObjectAccessType access, Oid classid, Oid objectid,
 				 int subid, void *arg)
@@ -330,8 +356,10 @@ on_object_access(ObjectAccessType access, Oid classid, Oid objectid,
 	{
 		Oid			nspid = get_namespace_oid(EXTENSION_NAME, true);
 
+		/* Anybody may call a table of his own by that name. */
 		if (OidIsValid(nspid) &&
-			objectid == get_relname_relid("slot_catalog", nspid))
+			objectid == get_relname_relid("slot_catalog", nspid) &&
+			is_of_extension(objectid))
 			before_drop_of_slot_catalog();
 	}
 	else if (classid == ExtensionRelationId &&

@@ -36,6 +36,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_subscription.h"
 #include "miscadmin.h"
@@ -62,6 +63,7 @@ typedef struct WorkerGroup
 {
 	Oid			dbid;
 	Oid			owner;			/* InvalidOid: the database's cleaner */
+	bool		known;			/* has been looked at, or will be */
 	bool		seen;			/* in the last list of subscriptions */
 	TimestampTz due;			/* look then; 0: when hinted */
 	int			pending;		/* tables more workers could take now */
@@ -116,6 +118,15 @@ get_group(Oid dbid, Oid owner)
 	return group;
 }
 
+static void
+make_due(WorkerGroup *group)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (group->due == 0 || group->due > now)
+		group->due = now;
+}
+
 /* Read the enabled subscriptions; those of a new group are looked at. */
 static void
 refresh_groups(void)
@@ -136,7 +147,13 @@ refresh_groups(void)
 		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
 
 		if (form->subenabled)
-			get_group(form->subdbid, form->subowner)->seen = true;
+		{
+			WorkerGroup *group = get_group(form->subdbid, form->subowner);
+
+			if (!group->known)
+				make_due(group);
+			group->known = group->seen = true;
+		}
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -152,15 +169,6 @@ refresh_groups(void)
 			pfree(group);
 		}
 	}
-}
-
-static void
-make_due(WorkerGroup *group)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (group->due == 0 || group->due > now)
-		group->due = now;
 }
 
 /* Have every database looked at once; those that take connections. */
@@ -184,6 +192,48 @@ look_everywhere(void)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
+}
+
+/* Live processes of a group; '*idle' of them have nothing to do. */
+static int
+group_workers(const WorkerGroup *group, int *idle)
+{
+	int			n = 0;
+
+	*idle = 0;
+	pool_lock(false);
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = pool_entry(i);
+
+		if (w->in_use && !w->finished && w->dbid == group->dbid &&
+			w->userid == group->owner)
+		{
+			n++;
+			if (w->phase == PHASE_IDLE || w->phase == PHASE_STARTING)
+				(*idle)++;
+		}
+	}
+	pool_unlock();
+	return n;
+}
+
+/*
+ * Nobody has called for long: one group that has no process looks, each in its
+ * turn, in case a call was missed.
+ */
+static void
+look_at_next(void)
+{
+	static int	turn = 0;
+	int			idle;
+
+	if (groups == NIL)
+		return;
+	turn = (turn + 1) % list_length(groups);
+	if (OidIsValid(((WorkerGroup *) list_nth(groups, turn))->owner) &&
+		group_workers(list_nth(groups, turn), &idle) == 0)
+		make_due(list_nth(groups, turn));
 }
 
 /* The groups of a database, or all, are to look for work. */
@@ -242,6 +292,7 @@ take_reports(void)
 	for (int i = 0; i < pool_size(); i++)
 	{
 		PoolWorker	copy;
+		WorkerGroup *group;
 		pid_t		pid;
 
 		pool_lock(true);
@@ -251,44 +302,23 @@ take_reports(void)
 
 		if (!copy.in_use)
 			continue;
-		if (copy.hinted && copy.finished)
-			make_due(get_group(copy.dbid, copy.userid));
-		else if (copy.looked && !copy.hinted)
+		group = get_group(copy.dbid, copy.userid);
+		if (copy.looked && !copy.hinted)
 		{
-			WorkerGroup *group = get_group(copy.dbid, copy.userid);
-
 			group->pending = copy.pending;
 			group->due = copy.next_look;
 		}
+		/* It was asked to leave, or died: what it had to do is still there. */
+		if (copy.finished && (copy.hinted || copy.leave))
+			make_due(group);
+		else if (copy.finished && !copy.done)
+			group->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 wal_retrieve_retry_interval);
 		if (copy.finished ||
 			(handles[i] != NULL && copy.pid == 0 &&
 			 GetBackgroundWorkerPid(handles[i], &pid) == BGWH_STOPPED))
 			reap(i);
 	}
-}
-
-/* Live processes of a group; '*idle' of them have nothing to do. */
-static int
-group_workers(const WorkerGroup *group, int *idle)
-{
-	int			n = 0;
-
-	*idle = 0;
-	pool_lock(false);
-	for (int i = 0; i < pool_size(); i++)
-	{
-		PoolWorker *w = pool_entry(i);
-
-		if (w->in_use && !w->finished && w->dbid == group->dbid &&
-			w->userid == group->owner)
-		{
-			n++;
-			if (w->phase == PHASE_IDLE || w->phase == PHASE_STARTING)
-				(*idle)++;
-		}
-	}
-	pool_unlock();
-	return n;
 }
 
 /* Start a process for the group; false if there is no place or process. */
@@ -375,6 +405,8 @@ make_room(const WorkerGroup *group)
 			continue;
 		if (w->leave)
 			break;				/* asked already */
+		if (w->phase == PHASE_STARTING)
+			continue;			/* it has not looked yet */
 		if (most > 1 || w->phase == PHASE_IDLE ||
 			TimestampDifferenceExceeds(w->backend_start, now, TENURE))
 		{
@@ -492,6 +524,9 @@ reuse_sync_launcher_main(Datum arg)
 			hint_groups(InvalidOid);
 		}
 		if (rc & WL_TIMEOUT)
+		{
 			refresh_groups();
+			look_at_next();
+		}
 	}
 }

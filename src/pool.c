@@ -144,6 +144,7 @@ pool_detach(int code, Datum arg)
 	pool_lock(true);
 	me->pid = 0;
 	me->latch = NULL;
+	me->let_go = false;
 	me->subid = me->cleanup_subid = InvalidOid;
 	me->nrelids = 0;
 	me->slot_id = me->cleanup_slot_id = 0;
@@ -301,7 +302,6 @@ pool_claim_tables(Oid subid, Oid *relids, int nrelids, bool half_done)
 				relids[n++] = relids[i];
 		memcpy(MyPoolWorker->relids, relids, n * sizeof(Oid));
 		MyPoolWorker->nrelids = n;
-		MyPoolWorker->let_go = false;
 		MyPoolWorker->bytes_copied = 0;
 		MyPoolWorker->bytes_total = -1;
 		MyPoolWorker->unit_start = GetCurrentTimestamp();
@@ -315,7 +315,6 @@ pool_release_tables(void)
 {
 	pool_lock(true);
 	MyPoolWorker->nrelids = 0;
-	MyPoolWorker->let_go = false;
 	pool_unlock();
 	ConditionVariableBroadcast(&Pool->changed);
 }
@@ -345,8 +344,12 @@ pool_join_subscription(Oid subid, int limit)
 	pool_lock(true);
 	ok = !OidIsValid(subid) || others_serving(subid) < limit;
 	if (ok)
+	{
 		MyPoolWorker->subid = subid;
+		MyPoolWorker->let_go = false;
+	}
 	pool_unlock();
+	ConditionVariableBroadcast(&Pool->changed);
 	return ok;
 }
 
@@ -361,7 +364,7 @@ pool_set_slot(int64 slot_id, const char *slot_name)
 }
 
 bool
-pool_claim_orphan(Oid subid, int64 slot_id)
+pool_claim_orphan(Oid subid, int64 slot_id, const char *slot_name)
 {
 	bool		ok = true;
 
@@ -379,6 +382,7 @@ pool_claim_orphan(Oid subid, int64 slot_id)
 	{
 		MyPoolWorker->cleanup_subid = subid;
 		MyPoolWorker->cleanup_slot_id = slot_id;
+		namestrcpy(&MyPoolWorker->cleanup_slot_name, slot_name);
 	}
 	pool_unlock();
 	return ok;
@@ -413,9 +417,9 @@ pool_let_go_requested(void)
 }
 
 void
-pool_forget_let_go(void)
+pool_set_done(void)
 {
-	MyPoolWorker->let_go = false;
+	MyPoolWorker->done = true;
 }
 
 bool
@@ -611,8 +615,7 @@ pool_request_let_go(Oid dbid, Oid subid)
 		PoolWorker *w = &Pool->workers[i];
 
 		if (!w->in_use || w->pid == 0 || w->dbid != dbid ||
-			w->nrelids == 0 ||
-			(OidIsValid(subid) && w->subid != subid))
+			(w->subid != subid && w->cleanup_subid != subid))
 			continue;
 		holders++;
 		if (!w->let_go)
@@ -624,6 +627,23 @@ pool_request_let_go(Oid dbid, Oid subid)
 	}
 	pool_unlock();
 	return holders;
+}
+
+void
+pool_request_leave(Oid dbid)
+{
+	pool_lock(true);
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (!w->in_use || w->dbid != dbid)
+			continue;
+		w->leave = true;
+		if (w->latch != NULL)
+			SetLatch(w->latch);
+	}
+	pool_unlock();
 }
 
 bool

@@ -65,6 +65,7 @@ typedef struct PoolWorker
 	NameData	slot_name;
 	int64		cleanup_slot_id;	/* the orphan it is dropping, 0 if none */
 	Oid			cleanup_subid;
+	NameData	cleanup_slot_name;
 	int			nrelids;		/* tables claimed, of that subscription */
 	Oid			relids[POOL_MAX_BATCH];
 	int64		tables_synced;
@@ -77,6 +78,7 @@ typedef struct PoolWorker
 	bool		hinted;			/* there may be work since its last look */
 
 	/* what its last look found, for the launcher */
+	bool		done;			/* it has ended because there is nothing to do */
 	bool		looked;			/* since the launcher asked last */
 	int			pending;		/* tables it could have served more */
 	TimestampTz next_look;		/* when something is due again, 0: never */
@@ -131,13 +133,16 @@ extern bool pool_table_is_claimed(Oid subid, Oid relid);
 extern bool pool_join_subscription(Oid subid, int limit);
 extern void pool_set_slot(int64 slot_id, const char *slot_name);
 /* False if another process has the slot. */
-extern bool pool_claim_orphan(Oid subid, int64 slot_id);
+extern bool pool_claim_orphan(Oid subid, int64 slot_id,
+							  const char *slot_name);
 extern void pool_release_orphan(void);
 
 /* Pids and subscriptions of live workers, for fair shares. */
 extern int	pool_workers_of_subscription(Oid subid);
 extern bool pool_let_go_requested(void);
-extern void pool_forget_let_go(void);
+
+/* This process ends because there is nothing to do. */
+extern void pool_set_done(void);
 extern bool pool_leave_requested(void);
 extern void pool_begin_look(void);
 extern void pool_report_look(int pending, TimestampTz next_look);
@@ -177,10 +182,13 @@ extern ApplyWorkerStanding pool_apply_worker_standing(int pid);
 /* --- requests of other backends --- */
 
 /*
- * Have all units of a subscription (InvalidOid: of the database) given up;
- * returns the number of processes that still hold one.
+ * Have all processes that serve a subscription, or drop a slot of it, give up;
+ * returns how many still do.
  */
 extern int	pool_request_let_go(Oid dbid, Oid subid);
+
+/* Have all processes of a database end. */
+extern void pool_request_leave(Oid dbid);
 
 /* Draining: no new unit in the database, only what is half done. */
 extern bool pool_set_draining(Oid dbid, bool draining);

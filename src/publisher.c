@@ -61,8 +61,9 @@ static const char *const session_settings =
 	"SET tcp_keepalives_interval = 10;"
 	"SET tcp_keepalives_count = 6";
 
-/* Sessions of servers from 14 on know this one as well. */
+/* What sessions of later servers know as well. */
 static const char *const session_settings_14 = "SET idle_session_timeout = 0";
+static const char *const session_settings_17 = "SET transaction_timeout = 0";
 
 /*
  * libpq's message without the line end; its texts name host, user and
@@ -176,11 +177,12 @@ next_result(Publisher *pub, const char *doing)
 }
 
 /*
- * Send a query and return its last result; an error's result wins.  A result
- * that begins a COPY is returned as it is.
+ * Send a query, or several, and return the last result; an error's result
+ * wins, and with 'rows' one with rows over those of commands.  A result that
+ * begins a COPY is returned as it is.
  */
 static PGresult *
-run(Publisher *pub, const char *sql)
+run_keeping(Publisher *pub, const char *sql, bool rows)
 {
 	const char *doing = "running a command there";
 	PGresult   *last = NULL;
@@ -194,7 +196,10 @@ run(Publisher *pub, const char *sql)
 	{
 		ExecStatusType status = PQresultStatus(res);
 
-		if (last != NULL && PQresultStatus(last) == PGRES_FATAL_ERROR)
+		if (last != NULL &&
+			(PQresultStatus(last) == PGRES_FATAL_ERROR ||
+			 (rows && PQresultStatus(last) == PGRES_TUPLES_OK &&
+			  status == PGRES_COMMAND_OK)))
 			PQclear(res);
 		else
 		{
@@ -210,6 +215,12 @@ run(Publisher *pub, const char *sql)
 	if (last == NULL)
 		connection_lost(pub, doing);
 	return last;
+}
+
+static PGresult *
+run(Publisher *pub, const char *sql)
+{
+	return run_keeping(pub, sql, false);
 }
 
 /* Drive libpq's connection state machine to its end. */
@@ -298,6 +309,8 @@ set_up_session(Publisher *pub)
 	publisher_command(pub, session_settings);
 	if (PQserverVersion(pub->conn) >= 140000)
 		publisher_command(pub, session_settings_14);
+	if (PQserverVersion(pub->conn) >= 170000)
+		publisher_command(pub, session_settings_17);
 	identify(pub);
 }
 
@@ -369,6 +382,12 @@ publisher_disconnect(Publisher *pub)
 }
 
 bool
+publisher_is_broken(Publisher *pub)
+{
+	return PQstatus(pub->conn) == CONNECTION_BAD;
+}
+
+bool
 publisher_is_idle(Publisher *pub)
 {
 	return PQtransactionStatus(pub->conn) == PQTRANS_IDLE;
@@ -389,7 +408,7 @@ publisher_version(Publisher *pub)
 PublisherResult *
 publisher_query(Publisher *pub, const char *sql)
 {
-	PGresult   *res = run(pub, sql);
+	PGresult   *res = run_keeping(pub, sql, true);
 	PublisherResult *result;
 
 	if (PQresultStatus(res) != PGRES_TUPLES_OK)

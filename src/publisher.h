@@ -56,6 +56,9 @@ extern Publisher *publisher_connect(const char *conninfo, bool replication,
 /* Close it; a null pointer and a broken connection are fine.  No throw. */
 extern void publisher_disconnect(Publisher *pub);
 
+/* Has the connection been lost? */
+extern bool publisher_is_broken(Publisher *pub);
+
 /* Is it outside any command and transaction, and not broken? */
 extern bool publisher_is_idle(Publisher *pub);
 
@@ -63,8 +66,9 @@ extern const PublisherIdentity *publisher_identity(Publisher *pub);
 extern int	publisher_version(Publisher *pub);
 
 /*
- * Run one query that returns rows, or one or several commands that return
- * none.  Throws with the publisher's SQLSTATE.
+ * Run a query that returns rows, perhaps among commands that do not, or one or
+ * several commands; all have been answered when this returns.  Throws with the
+ * publisher's SQLSTATE.
  */
 extern PublisherResult *publisher_query(Publisher *pub, const char *sql);
 extern void publisher_command(Publisher *pub, const char *sql);

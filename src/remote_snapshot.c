@@ -131,7 +131,10 @@ remote_snapshot_sees_all_of(const RemoteSnapshot *later,
 		if (remote_snapshot_sees(birth, later->xip[i]))
 			return false;
 
-	/* ... and all from its own xmax on. */
+	/* ... and all from its own xmax on, all of which the birth must lack. */
+	if (birth->xmax > later->xmax &&
+		birth->xmax - later->xmax > (uint64) birth->nxip)
+		return false;
 	for (uint64 xid = later->xmax; xid < birth->xmax; xid++)
 		if (remote_snapshot_sees(birth, xid))
 			return false;

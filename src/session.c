@@ -16,6 +16,7 @@
 #include "miscadmin.h"
 #include "nodes/value.h"
 #include "replication/worker_internal.h"
+#include "storage/lmgr.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -53,6 +54,8 @@ session_open(Oid subid)
 	context = AllocSetContextCreate(TopMemoryContext, "reuse_sync session",
 									ALLOCSET_DEFAULT_SIZES);
 	StartTransactionCommand();
+	/* See claim() in worker.c: whoever drops it comes before or after. */
+	LockSharedObject(SubscriptionRelationId, subid, 0, AccessShareLock);
 	subscription_changed = false;
 	MemoryContextSwitchTo(context);
 	sub = GetSubscription(subid, true);
@@ -161,14 +164,18 @@ session_is_current(Session *session, bool always)
 	same = sub != NULL && sub->enabled && sub->dbid == old->dbid &&
 		sub->owner == old->owner &&
 		strcmp(sub->conninfo, old->conninfo) == 0 &&
-		strcmp(sub->synccommit, old->synccommit) == 0 &&
 		sub->binary == old->binary &&
-		sub->skiplsn == old->skiplsn &&
 		equal(sub->publications, old->publications);
 
-	/* What was found stale stays stale. */
+	/* What was found stale stays stale; what may change is taken over. */
 	if (!same)
 		subscription_changed = true;
+	else
+	{
+		old->skiplsn = sub->skiplsn;
+		SetConfigOption("synchronous_commit", sub->synccommit,
+						PGC_BACKEND, PGC_S_OVERRIDE);
+	}
 	return same;
 }
 
@@ -204,22 +211,20 @@ XLogRecPtr
 session_make_position(Session *session)
 {
 	PublisherResult *res;
-	XLogRecPtr	position;
 
 	/*
 	 * The commit flushes all that came before, also what committed
 	 * asynchronously; "local" because a standby that does not answer must not
 	 * hold us up.  Only an answered COMMIT counts.
 	 */
-	publisher_command(session->sql,
-					  "BEGIN READ WRITE; SET LOCAL synchronous_commit = local");
 	res = publisher_query(session->sql,
-						  "SELECT pg_catalog.pg_logical_emit_message(true, 'reuse_sync', '')");
+						  "BEGIN READ WRITE;"
+						  "SET LOCAL synchronous_commit = local;"
+						  "SELECT pg_catalog.pg_logical_emit_message(true, 'reuse_sync', '');"
+						  "COMMIT");
 	if (res->nrows != 1)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
 				errmsg("the publisher did not say where its WAL stands"));
-	position = session_parse_lsn(publisher_value(res, 0, 0));
-	publisher_command(session->sql, "COMMIT");
-	return position;
+	return session_parse_lsn(publisher_value(res, 0, 0));
 }

@@ -14,6 +14,7 @@
 
 #include <limits.h>
 
+#include "postmaster/interrupt.h"
 #include "utils/guc.h"
 
 #include "pool.h"
@@ -90,4 +91,28 @@ settings_define(void)
 							300000, 1000, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("reuse_sync");
+}
+
+void
+settings_apply(void)
+{
+	char		value[32];
+
+	/*
+	 * Autovacuum gives way to a lock request only after deadlock_timeout,
+	 * which must come well before the request is given up.
+	 */
+	snprintf(value, sizeof(value), "%d",
+			 Max(1, Min(1000, reuse_sync_handover_lock_timeout / 4)));
+	SetConfigOption("deadlock_timeout", value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+void
+settings_reload(void)
+{
+	if (!ConfigReloadPending)
+		return;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	settings_apply();
 }

@@ -29,4 +29,10 @@ extern int	reuse_sync_max_retry_interval;	/* ms */
 
 extern void settings_define(void);
 
+/* In a worker: settings of the session that follow from ours. */
+extern void settings_apply(void);
+
+/* In a worker: read the configuration again, if a SIGHUP asks for it. */
+extern void settings_reload(void);
+
 #endif							/* REUSE_SYNC_SETTINGS_H */

@@ -15,6 +15,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_replication_origin.h"
+#include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "executor/spi.h"
 #include "storage/lmgr.h"
@@ -54,11 +55,12 @@ resume_from(Unit *unit, const TableProgress *progress, bool *ours)
 		TransactionIdEquals(progress->copy_xid, table->claim_xmin);
 	if (*ours)
 	{
+		catalog_slot_name(unit->session->sub->oid, progress->slot_id,
+						  &unit->slot_name);
+		unit->slot_id = progress->slot_id;
 		if (!catalog_get_slot(unit->session->sub->oid, progress->slot_id,
 							  &row))
 			return "it is not in the catalog";
-		unit->slot_id = row.slot_id;
-		unit->slot_name = row.slot_name;
 		if (row.publisher_sysid != publisher->sysid ||
 			row.publisher_timeline != publisher->timeline)
 			reason = "the publisher is another server, or on another timeline";
@@ -108,9 +110,9 @@ staged_resume(Unit *unit)
 	{
 		/* No other worker takes it for an orphan while we finish. */
 		if (unit->slot_id == 0 ||
-			pool_claim_orphan(unit->session->sub->oid, unit->slot_id))
+			pool_claim_orphan(unit->session->sub->oid, unit->slot_id,
+							  NameStr(unit->slot_name)))
 			return true;
-		unit_set_outdated();
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_IN_USE),
 				errmsg("replication slot \"%s\" is in use by another worker",
@@ -137,6 +139,7 @@ staged_announce(Unit *unit)
 	UnitTable  *table = &unit->tables[0];
 	TableProgress progress;
 	Oid			subid = unit->session->sub->oid;
+	MemoryContext caller = CurrentMemoryContext;
 
 	StartTransactionCommand();
 	unit_lock_claim(unit, true);
@@ -149,17 +152,23 @@ staged_announce(Unit *unit)
 	if (unit->origin == InvalidRepOriginId)
 		unit->origin = replorigin_create(origin_name(unit));
 
-	/* A lost copy stays 'f': its rows must be removed by whoever goes on. */
+	/*
+	 * A lost copy stays 'f': its rows must be removed by whoever goes on.
+	 * What could be resumed from is forgotten before the origin's position,
+	 * which knows no rollback, is set for the new copy.
+	 */
+	catalog_get_progress(subid, table->relid, &progress);
+	progress.slot_id = 0;
+	progress.copy_xid = InvalidTransactionId;
+	progress.snapshot = NULL;
+	progress.filter_end = InvalidXLogRecPtr;
+	progress.started_at = unit->started;
+	catalog_put_progress(subid, table->relid, &progress);
 	if (table->state == SUBREL_STATE_INIT)
-	{
-		catalog_get_progress(subid, table->relid, &progress);
-		progress.slot_id = 0;
-		progress.snapshot = NULL;
-		progress.started_at = unit->started;
-		catalog_put_progress(subid, table->relid, &progress);
 		unit_set_state(unit, SUBREL_STATE_DATASYNC, InvalidXLogRecPtr);
-	}
 	CommitTransactionCommand();
+	unit_committed(unit);
+	MemoryContextSwitchTo(caller);
 }
 
 /* --- copy and 'f' --- */
@@ -218,20 +227,34 @@ record_copy(Unit *unit)
 	catalog_put_progress(subid, table->relid, &progress);
 	catalog_set_slot(subid, unit->slot_id, SLOT_LINKED, table->relid);
 
-	/*
-	 * The position to go on from is where the slot's stream starts, not where
-	 * the snapshot was taken: transactions that the snapshot does not see may
-	 * have committed before.  An earlier attempt may have left a later one.
-	 */
+	unit_set_state(unit, SUBREL_STATE_FINISHEDCOPY, InvalidXLogRecPtr);
+}
+
+/*
+ * Set the origin's position, which takes one of the server's few entries for
+ * origins: if there is none this fails before the copy, not after.
+ *
+ * The position to go on from is where the slot's stream starts, not where the
+ * snapshot was taken: transactions that the snapshot does not see may have
+ * committed before.  An earlier attempt may have left a later one.
+ */
+static void
+set_origin_position(Unit *unit)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	StartTransactionCommand();
 	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
 	replorigin_advance(unit->origin, unit->position, InvalidXLogRecPtr,
 					   true /* go backward */ , true /* WAL log */ );
-	unit_set_state(unit, SUBREL_STATE_FINISHEDCOPY, InvalidXLogRecPtr);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
 }
 
 void
 staged_copy(Unit *unit)
 {
+	set_origin_position(unit);
 	StartTransactionCommand();
 	unit_tag_origin(unit);
 	unit_check_claim(unit);
@@ -280,4 +303,18 @@ staged_set_back(Session *session, Oid relid)
 		CommitTransactionCommand();
 	}
 	unit_end(unit);
+}
+
+void
+staged_drop_origin(Unit *unit)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	StartTransactionCommand();
+	LockSharedObject(SubscriptionRelationId, unit->session->sub->oid, 0,
+					 AccessShareLock);
+	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
+	replorigin_drop_by_name(origin_name(unit), true, false);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
 }

@@ -35,6 +35,13 @@ extern void staged_announce(Unit *unit);
 extern void staged_copy(Unit *unit);
 
 /*
+ * Drop the table's origin: nothing needs it once 's' is on disk, and until the
+ * apply worker gets to it, it takes one of the server's few entries.  Starts a
+ * transaction of its own.
+ */
+extern void staged_drop_origin(Unit *unit);
+
+/*
  * Set a table back from 'f' to 'i', without its rows; does nothing if it is in
  * another state.  Starts a transaction of its own.
  */

@@ -16,15 +16,22 @@
 #include "access/xlog.h"
 #include "catalog/pg_subscription_rel.h"
 #include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "catalog.h"
 #include "catchup.h"
 #include "pool.h"
 #include "settings.h"
 #include "sync_slot.h"
+
+/* How long to wait for a slot that is active, and how often to ask, in ms. */
+#define ACTIVE_PATIENCE	3000
+#define ACTIVE_PAUSE	20
 
 /*
  * Number and name a new slot.  The row must be on disk before the publisher
@@ -33,12 +40,19 @@
 static void
 register_slot(SyncSlot *slot)
 {
+	SlotRow		row;
+
 	StartTransactionCommand();
 	slot->id = catalog_add_slot(slot->subid, &slot->name);
 	slot->origin = replorigin_create(NameStr(slot->name));
 	pool_set_slot(slot->id, NameStr(slot->name));
 	CommitTransactionCommand();
 	XLogFlush(XactLastCommitEnd);
+
+	/* DROP EXTENSION may have come before the commit: then this throws. */
+	StartTransactionCommand();
+	(void) catalog_get_slot(slot->subid, slot->id, &row);
+	CommitTransactionCommand();
 }
 
 /*
@@ -199,17 +213,31 @@ slot_can_start(Session *session, const char *slot_name, XLogRecPtr position,
 bool
 slot_drop_by_name(Publisher *conn, const char *slot_name, char **message)
 {
-	int			sqlstate;
+	char	   *sql = psprintf("SELECT pg_catalog.pg_drop_replication_slot(slot_name)"
+							   " FROM pg_catalog.pg_replication_slots"
+							   " WHERE slot_name = %s",
+							   publisher_literal(conn, slot_name));
+	TimestampTz start = GetCurrentTimestamp();
 
-	sqlstate = publisher_try_command(conn,
-									 psprintf("SELECT pg_catalog.pg_drop_replication_slot(slot_name)"
-											  " FROM pg_catalog.pg_replication_slots"
-											  " WHERE slot_name = %s",
-											  publisher_literal(conn,
-																slot_name)),
-									 message);
-	/* Somebody else may drop it between the look and the drop. */
-	return sqlstate == 0 || sqlstate == ERRCODE_UNDEFINED_OBJECT;
+	for (;;)
+	{
+		int			sqlstate = publisher_try_command(conn, sql, message);
+
+		/* Somebody else may drop it between the look and the drop. */
+		if (sqlstate == 0 || sqlstate == ERRCODE_UNDEFINED_OBJECT)
+			return true;
+
+		/* A walsender may not have noticed yet that its client is gone. */
+		if (sqlstate != ERRCODE_OBJECT_IN_USE ||
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   ACTIVE_PATIENCE))
+			return false;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 ACTIVE_PAUSE, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
 }
 
 void
@@ -226,12 +254,15 @@ static bool
 record_drop(Oid subid, int64 slot_id, const char *slot_name, bool gone,
 			const char *message)
 {
+	MemoryContext caller = CurrentMemoryContext;
+
 	StartTransactionCommand();
 	if (gone)
 		slot_forget(subid, slot_id, slot_name);
 	else
 		catalog_set_slot_error(subid, slot_id, message);
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
 	return gone;
 }
 
@@ -242,15 +273,25 @@ slot_drop(Session *session, SyncSlot *slot)
 	bool		gone;
 
 	pool_set_phase(PHASE_DROPPING_SLOTS);
-	if (slot->stream != NULL)
-		stream_end(slot->stream);
-	gone = slot_drop_by_name(session->sql, NameStr(slot->name), &message);
-	record_drop(slot->subid, slot->id, NameStr(slot->name), gone, message);
-	if (!gone)
-		ereport(LOG,
-				errmsg("could not drop replication slot \"%s\" on the publisher: %s",
-					   NameStr(slot->name), message));
-	slot_abandon(slot);
+	PG_TRY();
+	{
+		if (slot->stream != NULL)
+			stream_end(slot->stream);
+		gone = slot_drop_by_name(session->sql, NameStr(slot->name),
+								 &message);
+		record_drop(slot->subid, slot->id, NameStr(slot->name), gone,
+					message);
+		if (!gone)
+			ereport(LOG,
+					errmsg("could not drop replication slot \"%s\" on the publisher: %s",
+						   NameStr(slot->name), message));
+	}
+	PG_FINALLY();
+	{
+		/* Whatever happens, its connection must not stay open unread. */
+		slot_abandon(slot);
+	}
+	PG_END_TRY();
 }
 
 void
@@ -301,7 +342,9 @@ find_orphans(Oid subid)
 	{
 		SlotRow    *slot = lfirst(lc);
 
-		if (!is_linked(slot) && pool_claim_orphan(slot->subid, slot->slot_id))
+		if (!is_linked(slot) &&
+			pool_claim_orphan(slot->subid, slot->slot_id,
+							  NameStr(slot->slot_name)))
 			orphans = lappend(orphans, slot);
 		pool_release_orphan();
 	}
@@ -314,25 +357,59 @@ slot_has_orphans(Oid subid)
 	return find_orphans(subid) != NIL;
 }
 
+/*
+ * Is the connection's server the one that has the slot, and does nobody there
+ * create it just now, for a worker that is gone?  Else "it does not exist"
+ * would say nothing.
+ */
+static bool
+may_drop(Publisher *conn, const SlotRow *slot, char **message)
+{
+	PublisherResult *res;
+
+	if (slot->state != SLOT_CREATING && slot->publisher_sysid != 0 &&
+		slot->publisher_sysid != publisher_identity(conn)->sysid)
+	{
+		*message = "the subscription's publisher is another server now";
+		return false;
+	}
+	res = publisher_query(conn,
+						  psprintf("SELECT FROM pg_catalog.pg_stat_activity"
+								   " WHERE application_name = %s AND state = 'active'",
+								   publisher_literal(conn,
+													 NameStr(slot->slot_name))));
+	if (slot->state == SLOT_CREATING && res->nrows > 0)
+	{
+		*message = "it is still being created";
+		return false;
+	}
+	return true;
+}
+
 /* Drop one orphan over 'conn', if nobody else is at it. */
 static bool
 drop_orphan(Publisher *conn, const SlotRow *slot)
 {
+	MemoryContext caller = CurrentMemoryContext;
 	SlotRow		again;
 	char	   *message;
-	bool		gone = true;
+	bool		gone;
 
-	if (!pool_claim_orphan(slot->subid, slot->slot_id))
-		return true;
+	/* Another is at it; if that fails it is to be looked at again. */
+	if (!pool_claim_orphan(slot->subid, slot->slot_id,
+						   NameStr(slot->slot_name)))
+		return false;
 
 	/* Now that it is ours: is it still there, and still an orphan? */
 	StartTransactionCommand();
 	gone = !catalog_get_slot(slot->subid, slot->slot_id, &again) ||
 		is_linked(&again);
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
 	if (!gone)
 	{
-		gone = slot_drop_by_name(conn, NameStr(slot->slot_name), &message);
+		gone = may_drop(conn, slot, &message) &&
+			slot_drop_by_name(conn, NameStr(slot->slot_name), &message);
 		record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
 					gone, message);
 		if (!gone)
@@ -354,7 +431,7 @@ slot_drop_orphans(Session *session)
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(context);
-	orphans = find_orphans(session->sub->oid);
+	orphans = catalog_hold() ? find_orphans(session->sub->oid) : NIL;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 
@@ -419,8 +496,13 @@ slot_drop_abandoned(void)
 	foreach(lc, here ? catalog_slots(InvalidOid) : NIL)
 	{
 		SlotRow    *slot = lfirst(lc);
+		Subscription *sub = GetSubscription(slot->subid, true);
 
-		if (slot->state == SLOT_ORPHANED && slot->conninfo != NULL)
+		/* No worker looks after a subscription that is disabled. */
+		if (slot->conninfo == NULL && sub != NULL && !sub->enabled &&
+			!is_linked(slot))
+			slot->conninfo = sub->conninfo;
+		if (slot->conninfo != NULL)
 			slots = lappend(slots, slot);
 	}
 	CommitTransactionCommand();

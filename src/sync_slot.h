@@ -94,7 +94,7 @@ extern int	slot_drop_orphans(Session *session);
 
 /*
  * The same for subscriptions that are gone, over the connection each left
- * behind.  Returns how many are left.  Errors are kept in the catalog.
+ * behind, or disabled.  Returns how many are left.  Errors are kept in the catalog.
  */
 extern int	slot_drop_abandoned(void);
 

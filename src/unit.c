@@ -21,6 +21,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -143,12 +144,6 @@ unit_check_claim(Unit *unit)
 	check_claim(unit, false);
 }
 
-void
-unit_set_outdated(void)
-{
-	outdated = true;
-}
-
 bool
 unit_is_outdated(void)
 {
@@ -164,18 +159,42 @@ unit_set_state(Unit *unit, char state, XLogRecPtr lsn)
 	Oid			subid = unit->session->sub->oid;
 
 	for (int i = 0; i < unit->ntables; i++)
-		UpdateSubscriptionRelStateEx(subid, unit->tables[i].relid,
-									 state, lsn, true);
+		UpdateSubscriptionRelState(subid, unit->tables[i].relid, state, lsn);
 	CommandCounterIncrement();
 	for (int i = 0; i < unit->ntables; i++)
 	{
 		UnitTable  *table = &unit->tables[i];
 
-		if (!read_claim(subid, table->relid, &table->state,
-						&table->claim_tid, &table->claim_xmin))
+		if (!read_claim(subid, table->relid, &table->new_state,
+						&table->new_tid, &table->new_xmin))
 			elog(ERROR, "lost the entry of relation %u in subscription %u",
 				 table->relid, subid);
 	}
+	unit->has_new_state = true;
+}
+
+void
+unit_committed(Unit *unit)
+{
+	for (int i = 0; unit->has_new_state && i < unit->ntables; i++)
+	{
+		UnitTable  *table = &unit->tables[i];
+
+		table->state = table->new_state;
+		table->claim_tid = table->new_tid;
+		table->claim_xmin = table->new_xmin;
+	}
+	unit->has_new_state = false;
+}
+
+void
+unit_bound_lock_waits(void)
+{
+	char		value[32];
+
+	snprintf(value, sizeof(value), "%d", reuse_sync_handover_lock_timeout);
+	(void) set_config_option("lock_timeout", value, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
 void
@@ -225,6 +244,7 @@ unit_commit(Unit *unit, XLogRecPtr lsn, TimestampTz timestamp)
 	replorigin_session_origin_lsn = lsn;
 	replorigin_session_origin_timestamp = timestamp;
 	CommitTransactionCommand();
+	unit_committed(unit);
 	unit_reset_origin();
 }
 

@@ -38,6 +38,11 @@ typedef struct UnitTable
 	ItemPointerData claim_tid;
 	TransactionId claim_xmin;
 
+	/* The claim as it will be if the transaction commits. */
+	char		new_state;
+	ItemPointerData new_tid;
+	TransactionId new_xmin;
+
 	int64		bytes_total;	/* on the publisher, -1: not known */
 	int64		bytes_copied;
 	int64		tuples_copied;
@@ -66,6 +71,7 @@ typedef struct Unit
 	XLogRecPtr	position;		/* commits below are applied and committed */
 	XLogRecPtr	mark;			/* made after the copy; catch up to it first */
 
+	bool		has_new_state;	/* set, and not yet committed */
 	bool		empty_first;	/* its rows are of a copy that is lost */
 	bool		too_long;		/* the express way would hold locks too long */
 	TimestampTz started;
@@ -121,14 +127,18 @@ extern void unit_copy_tables(Unit *unit);
 extern void unit_lock_claim(Unit *unit, bool always);
 extern bool unit_is_outdated(void);
 
-/* The error about to be thrown is nobody's failure either. */
-extern void unit_set_outdated(void);
-
 /* The same check without a lock, after invalidations; cheap if none came. */
 extern void unit_check_claim(Unit *unit);
 
-/* Change the state of the claimed tuples; the claim must be locked. */
+/*
+ * Change the state of the claimed tuples; the claim must be locked.  It is
+ * known to the unit only by unit_committed, after the commit.
+ */
 extern void unit_set_state(Unit *unit, char state, XLogRecPtr lsn);
+extern void unit_committed(Unit *unit);
+
+/* End lock waits of the open transaction after handover_lock_timeout. */
+extern void unit_bound_lock_waits(void);
 
 /* The rows of our catalog that change when the tables reach 's'. */
 extern void unit_record_handover(Unit *unit);

@@ -35,12 +35,14 @@
 #include "catalog.h"
 #include "pool.h"
 #include "settings.h"
+#include "sync_slot.h"
 #include "work_list.h"
 
 typedef struct Postponed
 {
 	Oid			subid;
 	TimestampTz until;
+	TimestampTz orphans_until;
 } Postponed;
 
 static List *postponed = NIL;
@@ -51,41 +53,56 @@ sooner(TimestampTz a, TimestampTz b)
 	return a == 0 ? b : (b == 0 ? a : Min(a, b));
 }
 
+static Postponed *
+get_postponed(Oid subid)
+{
+	MemoryContext caller;
+	ListCell   *lc;
+	Postponed  *entry;
+
+	foreach(lc, postponed)
+	{
+		entry = lfirst(lc);
+		if (entry->subid == subid)
+			return entry;
+	}
+	caller = MemoryContextSwitchTo(TopMemoryContext);
+	entry = palloc0(sizeof(Postponed));
+	entry->subid = subid;
+	postponed = lappend(postponed, entry);
+	MemoryContextSwitchTo(caller);
+	return entry;
+}
+
 void
 work_list_postpone(Oid subid, TimestampTz until)
 {
-	MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
-	ListCell   *lc;
-	Postponed  *entry = NULL;
-
-	foreach(lc, postponed)
-	{
-		if (((Postponed *) lfirst(lc))->subid == subid)
-			entry = lfirst(lc);
-	}
-	if (entry == NULL)
-	{
-		entry = palloc(sizeof(Postponed));
-		entry->subid = subid;
-		postponed = lappend(postponed, entry);
-	}
-	entry->until = until;
-	MemoryContextSwitchTo(caller);
+	get_postponed(subid)->until = until;
 }
 
-static TimestampTz
-postponed_until(Oid subid)
+void
+work_list_postpone_orphans(Oid subid, TimestampTz until)
 {
-	ListCell   *lc;
+	get_postponed(subid)->orphans_until = until;
+}
 
-	foreach(lc, postponed)
-	{
-		Postponed  *entry = lfirst(lc);
+/* A time that has not come yet, or 0. */
+static TimestampTz
+future(TimestampTz t)
+{
+	return t > GetCurrentTimestamp() ? t : 0;
+}
 
-		if (entry->subid == subid)
-			return entry->until > GetCurrentTimestamp() ? entry->until : 0;
-	}
-	return 0;
+/* Are there slots of it to be dropped, and is it time to? */
+static bool
+orphans_due(Oid subid, TimestampTz *next_look)
+{
+	TimestampTz until = future(get_postponed(subid)->orphans_until);
+
+	if (!slot_has_orphans(subid))
+		return false;
+	*next_look = sooner(*next_look, until);
+	return until == 0;
 }
 
 bool
@@ -215,25 +232,29 @@ work_list_look(Oid current)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	WorkList   *work = palloc0(sizeof(WorkList));
+	List	   *subscriptions;
 	int			fewest = 0;
 	ListCell   *lc;
 
 	StartTransactionCommand();
 	work->gone = !catalog_hold();
 	MemoryContextSwitchTo(caller);
-	foreach(lc, work->gone ? NIL : my_subscriptions())
+	subscriptions = work->gone ? NIL : my_subscriptions();
+	work->nobody = (subscriptions == NIL);
+	foreach(lc, subscriptions)
 	{
 		Oid			subid = lfirst_oid(lc);
 		int			workers = pool_workers_of_subscription(subid);
-		TimestampTz until = postponed_until(subid);
-		List	   *tables;
+		TimestampTz until = future(get_postponed(subid)->until);
+		List	   *tables = NIL;
 
 		work->next_look = sooner(work->next_look, until);
-		if (until != 0 || !server_stands_aside(subid, &work->next_look))
+		if (until != 0)
 			continue;
-		tables = work_list_tables(subid, caller, &work->next_look);
-		if (tables == NIL ||
-			workers >= reuse_sync_max_workers_per_subscription)
+		if (server_stands_aside(subid, &work->next_look))
+			tables = work_list_tables(subid, caller, &work->next_look);
+		if (workers >= reuse_sync_max_workers_per_subscription ||
+			(tables == NIL && !orphans_due(subid, &work->next_look)))
 			continue;
 		work->more += Min(list_length(tables),
 						  reuse_sync_max_workers_per_subscription - workers);

@@ -27,8 +27,10 @@ typedef struct WorkTable
 typedef struct WorkList
 {
 	bool		gone;			/* the extension is: no work here any more */
+	bool		nobody;			/* no enabled subscription of this owner */
 	Oid			subid;			/* to serve next; InvalidOid: none */
-	List	   *tables;			/* its eligible tables (WorkTable *) */
+	List	   *tables;			/* its eligible tables (WorkTable *); none if
+								 * only orphaned slots are to be dropped */
 	int			more;			/* eligible tables of all subscriptions */
 	TimestampTz next_look;		/* when something is due again; 0: never */
 } WorkList;
@@ -49,8 +51,12 @@ extern WorkList *work_list_look(Oid current);
 extern List *work_list_tables(Oid subid, MemoryContext context,
 							  TimestampTz *next_look);
 
-/* Keep a subscription out of the looks until then: its publisher is away. */
+/*
+ * Keep a subscription out of the looks until then: its publisher is away; or
+ * only its orphaned slots, which could not be dropped.
+ */
 extern void work_list_postpone(Oid subid, TimestampTz until);
+extern void work_list_postpone_orphans(Oid subid, TimestampTz until);
 
 /* Is a table-sync worker of the server at this table? */
 extern bool work_list_servers_worker(Oid subid, Oid relid);

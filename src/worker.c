@@ -83,34 +83,6 @@ static MemoryContext serving_context = NULL;
 
 static char database_name[NAMEDATALEN];
 
-/* --- settings --- */
-
-/* Settings of the session, again after a reload. */
-static void
-apply_settings(void)
-{
-	char		value[32];
-
-	/*
-	 * Autovacuum gives way to a lock request only after deadlock_timeout,
-	 * which must come well before the request is given up.
-	 */
-	snprintf(value, sizeof(value), "%d",
-			 Max(1, Min(1000, reuse_sync_handover_lock_timeout / 4)));
-	SetConfigOption("deadlock_timeout", value, PGC_SUSET, PGC_S_OVERRIDE);
-}
-
-static void
-reload_if_asked(void)
-{
-	if (ConfigReloadPending)
-	{
-		ConfigReloadPending = false;
-		ProcessConfigFile(PGC_SIGHUP);
-		apply_settings();
-	}
-}
-
 /* --- one table --- */
 
 /* Wait for the latch or so many ms. */
@@ -121,6 +93,16 @@ pause_for(long ms)
 					 ms, PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
+}
+
+static void
+drop_own_slot(void)
+{
+	SyncSlot   *old = slot;
+
+	/* slot_drop gives it back whatever happens. */
+	slot = NULL;
+	slot_drop(session, old);
 }
 
 /*
@@ -155,12 +137,7 @@ take_fitting_snapshot(const BatchPlan *plan)
 		if (verdict == SNAPSHOT_NEEDS_NEW_SLOT ||
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
 									   SNAPSHOT_PATIENCE))
-		{
-			SyncSlot   *old = slot;
-
-			slot = NULL;
-			slot_drop(session, old);
-		}
+			drop_own_slot();
 		else
 			pause_for(SNAPSHOT_PAUSE);
 	}
@@ -284,6 +261,7 @@ synchronize(const BatchPlan *plan, const Batch *batch)
 	}
 	else
 		drop_adopted_slot();
+	MemoryContextSwitchTo(serving_context);
 	unit_end(unit);
 	unit = NULL;
 }
@@ -351,6 +329,29 @@ record_failure(Oid relid, const ErrorData *edata)
 }
 
 /*
+ * The same, but an error in it is only logged: it comes from commands that
+ * change what the record is about, or from somebody who cancels.
+ */
+static void
+try_to_record_failure(Oid relid, const ErrorData *failure)
+{
+	PG_TRY();
+	{
+		record_failure(relid, failure);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(serving_context);
+		EmitErrorReport();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		QueryCancelPending = false;
+		work_list_postpone(session->sub->oid, retry_time(1));
+	}
+	PG_END_TRY();
+}
+
+/*
  * Clear up after an error.  Nothing is known of the state of 'sql'.  A slot
  * whose table has got to 'f' is now for that table alone.  If the stream was
  * not yet at this unit it is as it was; else it is to start again where the
@@ -359,6 +360,9 @@ record_failure(Oid relid, const ErrorData *edata)
 static void
 clean_up(void)
 {
+	bool		link_broken = session->sql != NULL &&
+	publisher_is_broken(session->sql);
+
 	AbortOutOfAnyTransaction();
 	unit_reset_origin();
 	disable_all_timeouts(false);
@@ -375,12 +379,14 @@ clean_up(void)
 			slot_abandon(slot);
 			slot = NULL;
 		}
-		else if (slot->stream != NULL && slot->stream->unit == unit)
+		else if (slot->stream != NULL &&
+				 (link_broken || slot->stream->unit == unit))
 		{
 			stream_close(slot->stream);
 			slot->stream = NULL;
 		}
 	}
+	MemoryContextSwitchTo(serving_context);
 	unit_end(unit);
 	unit = NULL;
 }
@@ -395,7 +401,8 @@ attribute_failure(bool outdated)
 {
 	Oid			relid = InvalidOid;
 
-	if (unit == NULL || outdated)
+	if (unit == NULL || outdated ||
+		unit->tables[0].state == SUBREL_STATE_SYNCDONE)
 		return InvalidOid;
 	if (unit->ntables == 1 && !unit->too_long)
 		relid = unit->tables[0].relid;
@@ -463,7 +470,7 @@ guarded(void (*step) (const Step *), const Step *what)
 	if (!extension_is_here())
 		return false;
 	if (OidIsValid(relid))
-		record_failure(relid, edata);
+		try_to_record_failure(relid, edata);
 	else if (!outdated && !in_unit)
 		work_list_postpone(session->sub->oid, retry_time(1));
 	MemoryContextSwitchTo(serving_context);
@@ -475,7 +482,8 @@ guarded(void (*step) (const Step *), const Step *what)
 static void
 orphans_step(const Step *what)
 {
-	(void) slot_drop_orphans(session);
+	if (slot_drop_orphans(session) > 0)
+		work_list_postpone_orphans(session->sub->oid, retry_time(1));
 }
 
 static void
@@ -493,15 +501,12 @@ synchronize_step(const Step *what)
 static void
 drop_slot_step(const Step *what)
 {
-	SyncSlot   *old = slot;
-
-	slot = NULL;
-	if (old != NULL)
+	if (slot != NULL)
 	{
 		session_connect(session);
-		slot_drop(session, old);
+		drop_own_slot();
 	}
-	(void) slot_drop_orphans(session);
+	orphans_step(what);
 }
 
 /* What is planned; made within a step, used by those that follow. */
@@ -564,11 +569,11 @@ serve_plan(BatchPlan *plan)
 			continue;
 		ok = guarded(synchronize_step, &step);
 		pool_release_tables();
-		if (ok && !guarded(orphans_step, &step))
+		if (pool_let_go_requested() ||
+			(ok && !guarded(orphans_step, &step)) ||
+			(!ok && !extension_is_here()))
 			return false;
-		if (!ok && !extension_is_here())
-			return false;
-		reload_if_asked();
+		settings_reload();
 		pgstat_report_stat(true);
 	}
 	return true;
@@ -601,7 +606,8 @@ serve_subscription(const WorkList *work)
 			MemoryContextSwitchTo(serving_context);
 		}
 	}
-	if (extension_is_here())
+	/* Whoever has us let go drops the slot, or has it dropped. */
+	if (!pool_let_go_requested() && extension_is_here())
 		guarded(drop_slot_step, &nothing);
 	if (slot != NULL)
 	{
@@ -610,6 +616,7 @@ serve_subscription(const WorkList *work)
 	}
 	session_close(session);
 	session = NULL;
+	QueryCancelPending = false;
 }
 
 /* --- the process --- */
@@ -630,7 +637,7 @@ set_up_process(uint64 ticket)
 	SetConfigOption("session_replication_role", "replica",
 					PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
-	apply_settings();
+	settings_apply();
 	serving_context = AllocSetContextCreate(TopMemoryContext,
 											"reuse_sync worker",
 											ALLOCSET_DEFAULT_SIZES);
@@ -661,9 +668,9 @@ begin_work(void)
 static bool
 wait_for_work(TimestampTz idle_since, TimestampTz next_look)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until =
 	TimestampTzPlusMilliseconds(idle_since, reuse_sync_worker_idle_timeout);
-	TimestampTz now = GetCurrentTimestamp();
 
 	pool_set_phase(PHASE_IDLE);
 	if (now >= until)
@@ -680,6 +687,7 @@ static void
 work_loop(void)
 {
 	TimestampTz idle_since = GetCurrentTimestamp();
+	bool		worked = false;
 	Oid			last_served = InvalidOid;
 
 	while (!pool_leave_requested())
@@ -687,14 +695,17 @@ work_loop(void)
 		WorkList   *work;
 
 		CHECK_FOR_INTERRUPTS();
-		reload_if_asked();
+		settings_reload();
 		MemoryContextReset(serving_context);
 		MemoryContextSwitchTo(serving_context);
 
 		pool_begin_look();
 		work = work_list_look(last_served);
 		if (work->gone)
+		{
+			pool_set_done();
 			break;
+		}
 		/* The launcher starts more only beside workers that are at work. */
 		if (OidIsValid(work->subid))
 			pool_set_phase(PHASE_CONNECTING);
@@ -705,9 +716,14 @@ work_loop(void)
 			last_served = work->subid;
 			serve_subscription(work);
 			idle_since = GetCurrentTimestamp();
+			worked = true;
 		}
-		else if (!wait_for_work(idle_since, work->next_look))
+		else if (work->nobody || (!worked && work->next_look == 0) ||
+				 !wait_for_work(idle_since, work->next_look))
+		{
+			pool_set_done();
 			break;
+		}
 	}
 }
 
@@ -731,10 +747,14 @@ reuse_sync_worker_main(Datum ticket)
 	if (!begin_work())
 	{
 		pool_report_look(0, 0);
+		pool_set_done();
 		proc_exit(0);
 	}
 	if (cleaner)
+	{
 		clean_loop();
+		pool_set_done();
+	}
 	else
 	{
 		ereport(LOG,
