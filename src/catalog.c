@@ -59,7 +59,8 @@ enum
 enum
 {
 	PROGRESS_dbid, PROGRESS_subid, PROGRESS_relid, PROGRESS_slot_id,
-	PROGRESS_copy_xid, PROGRESS_snapshot, PROGRESS_filter_end, PROGRESS_started_at,
+	PROGRESS_copy_xid, PROGRESS_snapshot, PROGRESS_filter_end,
+	PROGRESS_was_empty, PROGRESS_started_at,
 	PROGRESS_bytes_total, PROGRESS_bytes_copied, PROGRESS_tuples_copied,
 	PROGRESS_attempts, PROGRESS_next_retry, PROGRESS_last_error,
 	PROGRESS_last_error_time, PROGRESS_natts
@@ -74,7 +75,7 @@ enum
 	COUNTER_natts
 };
 
-#define MAX_NATTS	16
+#define MAX_NATTS	20
 
 static const char *const slot_state_names[] = {
 	[SLOT_CREATING] = "creating",
@@ -82,6 +83,9 @@ static const char *const slot_state_names[] = {
 	[SLOT_LINKED] = "linked",
 	[SLOT_ORPHANED] = "orphaned",
 };
+
+StaticAssertDecl(SLOT_natts <= MAX_NATTS && PROGRESS_natts <= MAX_NATTS &&
+				 COUNTER_natts <= MAX_NATTS, "MAX_NATTS is too small");
 
 /* A row being read or written. */
 typedef struct Row
@@ -535,6 +539,8 @@ catalog_get_progress(Oid subid, Oid relid, TableProgress *progress)
 		progress->snapshot = row_get_text(&row, PROGRESS_snapshot);
 		progress->filter_end = (XLogRecPtr)
 			row_get64(&row, PROGRESS_filter_end, 0);
+		progress->was_empty = !row.nulls[PROGRESS_was_empty] &&
+			DatumGetBool(row.values[PROGRESS_was_empty]);
 		progress->started_at = row_get64(&row, PROGRESS_started_at, 0);
 		progress->bytes_total = row_get64(&row, PROGRESS_bytes_total, -1);
 		progress->bytes_copied = row_get64(&row, PROGRESS_bytes_copied, 0);
@@ -569,6 +575,7 @@ catalog_put_progress(Oid subid, Oid relid, const TableProgress *progress)
 	row_set_if(&row, PROGRESS_filter_end,
 			   !XLogRecPtrIsInvalid(progress->filter_end),
 			   LSNGetDatum(progress->filter_end));
+	row_set(&row, PROGRESS_was_empty, BoolGetDatum(progress->was_empty));
 	row_set_if(&row, PROGRESS_started_at, progress->started_at != 0,
 			   TimestampTzGetDatum(progress->started_at));
 	row_set_if(&row, PROGRESS_bytes_total, progress->bytes_total >= 0,

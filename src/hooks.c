@@ -206,6 +206,8 @@ before_drop_subscription(const char *name)
 		!catalog_exists(0))
 		return;
 
+	/* In the order, and the modes, in which the command takes them. */
+	LockRelationOid(SubscriptionRelationId, AccessExclusiveLock);
 	LockSharedObject(SubscriptionRelationId, subid, 0, AccessExclusiveLock);
 	sub = GetSubscription(subid, true);
 	if (sub == NULL)

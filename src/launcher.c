@@ -283,6 +283,25 @@ reap(int index)
 }
 
 /*
+ * Entries that a launcher before us reserved for processes that have not come
+ * up: if they still do, their tickets are not valid any more.
+ */
+static void
+reap_lost(void)
+{
+	for (int i = 0; i < pool_size(); i++)
+	{
+		bool		lost;
+
+		pool_lock(false);
+		lost = pool_entry(i)->in_use && pool_entry(i)->pid == 0;
+		pool_unlock();
+		if (lost)
+			reap(i);
+	}
+}
+
+/*
  * Take in what workers report, and the entries of those that ended.  What a
  * worker found before it was last hinted says nothing.
  */
@@ -501,6 +520,7 @@ reuse_sync_launcher_main(Datum arg)
 											 ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(launcher_context);
 	handles = palloc0(pool_size() * sizeof(BackgroundWorkerHandle *));
+	reap_lost();
 	ereport(LOG, errmsg("reuse_sync launcher has started"));
 
 	for (;;)

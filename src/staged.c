@@ -12,16 +12,25 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_replication_origin.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "catalog.h"
@@ -173,18 +182,105 @@ staged_announce(Unit *unit)
 
 /* --- copy and 'f' --- */
 
-/* Remove all rows of a table that a lost copy left, in the transaction. */
-static void
-remove_rows(Oid relid)
+/*
+ * How large a table that holds no live row may be for us to find that out, in
+ * blocks: an aborted copy leaves dead ones.
+ */
+#define MAX_SCAN_BLOCKS		10000
+
+/* Does a relation with storage hold no row that could be seen? */
+static bool
+has_no_rows(Relation rel)
 {
-	char	   *name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-												  get_rel_name(relid));
+	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
+	TableScanDesc scan;
+	TupleTableSlot *slot;
+	bool		empty;
+
+	if (nblocks == 0 || nblocks > MAX_SCAN_BLOCKS)
+		return nblocks == 0;
+	slot = table_slot_create(rel, NULL);
+	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	empty = !table_scan_getnextslot(scan, ForwardScanDirection, slot);
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return empty;
+}
+
+/*
+ * Is the table empty, its partitions included?  Reads it without asking for
+ * rights, since nothing of it is shown to anybody.
+ */
+static bool
+is_empty(Oid relid)
+{
+	List	   *relids = list_make1_oid(relid);
+	ListCell   *lc;
+	bool		empty = true;
+
+	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(relid, AccessShareLock, NULL);
+	foreach(lc, relids)
+	{
+		Relation	rel = table_open(lfirst_oid(lc), AccessShareLock);
+
+		if (empty && rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+			empty = rel->rd_rel->relkind == RELKIND_RELATION &&
+				has_no_rows(rel);
+		table_close(rel, AccessShareLock);
+	}
+	return empty;
+}
+
+/* Does another subscription write to the table as well? */
+static bool
+is_shared(Oid subid, Oid relid)
+{
+	Relation	rel = table_open(SubscriptionRelRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	bool		shared = false;
+
+	ScanKeyInit(&key, Anum_pg_subscription_rel_srrelid,
+				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(rel, SubscriptionRelSrrelidSrsubidIndexId,
+							  true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		if (((Form_pg_subscription_rel) GETSTRUCT(tuple))->srsubid != subid)
+			shared = true;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return shared;
+}
+
+/*
+ * Remove the rows of a copy that cannot be finished, in the open transaction.
+ * Only if they are all of that copy: nobody else's rows are ours to delete.
+ */
+static void
+remove_rows(Oid subid, Oid relid)
+{
+	char	   *nspname = get_namespace_name(get_rel_namespace(relid));
+	char	   *relname = get_rel_name(relid);
 	bool		partitioned = get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE;
+	TableProgress progress;
 	int			rc;
+
+	if (is_empty(relid))
+		return;
+	catalog_get_progress(subid, relid, &progress);
+	if (!progress.was_empty || is_shared(subid, relid))
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("the copy of table \"%s.%s\" is lost and cannot be removed, because the table may hold other rows as well",
+					   nspname, relname),
+				errhint("Delete what was copied, or TRUNCATE the table if it holds nothing else; it is then copied anew."));
 
 	SPI_connect();
 	rc = SPI_execute(psprintf("DELETE FROM %s%s", partitioned ? "" : "ONLY ",
-							  name), false, 0);
+							  quote_qualified_identifier(nspname, relname)),
+					 false, 0);
 	if (rc != SPI_OK_DELETE)
 		elog(ERROR, "could not remove the rows of relation %u: %s",
 			 relid, SPI_result_code_string(rc));
@@ -209,7 +305,7 @@ snapshot_text(const RemoteSnapshot *snapshot)
 
 /* All that a resumption needs, in the transaction that sets 'f'. */
 static void
-record_copy(Unit *unit)
+record_copy(Unit *unit, bool was_empty)
 {
 	UnitTable  *table = &unit->tables[0];
 	Oid			subid = unit->session->sub->oid;
@@ -220,6 +316,7 @@ record_copy(Unit *unit)
 	progress.copy_xid = GetTopTransactionId();
 	progress.snapshot = snapshot_text(unit->snapshot);
 	progress.filter_end = unit->filter_end;
+	progress.was_empty = was_empty;
 	progress.started_at = unit->started;
 	progress.bytes_total = table->bytes_total;
 	progress.bytes_copied = table->bytes_copied;
@@ -254,16 +351,17 @@ set_origin_position(Unit *unit)
 void
 staged_copy(Unit *unit)
 {
+	bool		was_empty;
+
 	set_origin_position(unit);
 	StartTransactionCommand();
 	unit_tag_origin(unit);
 	unit_check_claim(unit);
+	PushActiveSnapshot(GetTransactionSnapshot());
 	if (unit->empty_first)
-	{
-		PushActiveSnapshot(GetTransactionSnapshot());
-		remove_rows(unit->tables[0].relid);
-		PopActiveSnapshot();
-	}
+		remove_rows(unit->session->sub->oid, unit->tables[0].relid);
+	was_empty = unit->empty_first || is_empty(unit->tables[0].relid);
+	PopActiveSnapshot();
 	unit_copy_tables(unit);
 
 	/*
@@ -273,7 +371,7 @@ staged_copy(Unit *unit)
 	unit->mark = session_make_position(unit->session);
 
 	unit_lock_claim(unit, true);
-	record_copy(unit);
+	record_copy(unit, was_empty);
 	unit_commit(unit, unit->position, 0);
 }
 
@@ -291,7 +389,7 @@ staged_set_back(Session *session, Oid relid)
 	{
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
-		remove_rows(relid);
+		remove_rows(session->sub->oid, relid);
 		PopActiveSnapshot();
 		unit_lock_claim(unit, true);
 		catalog_get_progress(session->sub->oid, relid, &progress);

@@ -93,6 +93,12 @@ future(TimestampTz t)
 	return t > GetCurrentTimestamp() ? t : 0;
 }
 
+bool
+work_list_is_postponed(Oid subid)
+{
+	return future(get_postponed(subid)->until) != 0;
+}
+
 /* Are there slots of it to be dropped, and is it time to? */
 static bool
 orphans_due(Oid subid, TimestampTz *next_look)

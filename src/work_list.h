@@ -58,6 +58,8 @@ extern List *work_list_tables(Oid subid, MemoryContext context,
 extern void work_list_postpone(Oid subid, TimestampTz until);
 extern void work_list_postpone_orphans(Oid subid, TimestampTz until);
 
+extern bool work_list_is_postponed(Oid subid);
+
 /* Is a table-sync worker of the server at this table? */
 extern bool work_list_servers_worker(Oid subid, Oid relid);
 

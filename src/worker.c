@@ -72,6 +72,9 @@
 #define SNAPSHOT_PATIENCE	3000
 #define SNAPSHOT_PAUSE		50
 
+/* How often the same shortage is reported, ms. */
+#define SHORTAGE_REPORT_INTERVAL	60000
+
 /* The session, slot and unit at hand, for the error paths. */
 static Session *session = NULL;
 static SyncSlot *slot = NULL;
@@ -392,6 +395,45 @@ clean_up(void)
 }
 
 /*
+ * Is it for want of a slot, a connection or an origin, or of the publisher
+ * itself, before anything of a table was touched?  Then it is no table's
+ * failure.
+ */
+static bool
+is_shortage(const ErrorData *edata)
+{
+	int			category = ERRCODE_TO_CATEGORY(edata->sqlerrcode);
+
+	return edata->sqlerrcode == ERRCODE_CONFIGURATION_LIMIT_EXCEEDED ||
+		edata->sqlerrcode == ERRCODE_TOO_MANY_CONNECTIONS ||
+		(unit != NULL && unit->snapshot == NULL &&
+		 (category == ERRCODE_CONNECTION_EXCEPTION ||
+		  category == ERRCODE_INSUFFICIENT_RESOURCES));
+}
+
+/* Say so, but not again and again while it lasts. */
+static void
+report_shortage(const ErrorData *edata)
+{
+	static int	last_sqlerrcode = 0;
+	static TimestampTz last_report = 0;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		again = edata->sqlerrcode == last_sqlerrcode &&
+	!TimestampDifferenceExceeds(last_report, now, SHORTAGE_REPORT_INTERVAL);
+
+	ereport(again ? DEBUG1 : LOG,
+			errcode(edata->sqlerrcode),
+			errmsg("reuse_sync worker cannot serve subscription \"%s\" for now: %s",
+				   session->sub->name, edata->message),
+			edata->hint ? errhint("%s", edata->hint) : 0);
+	if (!again)
+	{
+		last_sqlerrcode = edata->sqlerrcode;
+		last_report = now;
+	}
+}
+
+/*
  * Whose failure is it?  The relid of the table to be recorded, or InvalidOid.
  * Tables that failed together are served alone from now on, and a table that
  * the express way holds up too long is served the staged way.
@@ -401,8 +443,7 @@ attribute_failure(bool outdated)
 {
 	Oid			relid = InvalidOid;
 
-	if (unit == NULL || outdated ||
-		unit->tables[0].state == SUBREL_STATE_SYNCDONE)
+	if (outdated || unit->tables[0].state == SUBREL_STATE_SYNCDONE)
 		return InvalidOid;
 	if (unit->ntables == 1 && !unit->too_long)
 		relid = unit->tables[0].relid;
@@ -448,9 +489,12 @@ guarded(void (*step) (const Step *), const Step *what)
 		MemoryContextSwitchTo(serving_context);
 		edata = CopyErrorData();
 		outdated = unit_is_outdated() || pool_let_go_requested();
-		in_unit = unit != NULL;
-		relid = attribute_failure(outdated);
-		if (outdated || (in_unit && !OidIsValid(relid)))
+		in_unit = unit != NULL && !is_shortage(edata);
+		if (in_unit)
+			relid = attribute_failure(outdated);
+		if (!outdated && unit != NULL && !in_unit)
+			report_shortage(edata);
+		else if (outdated || (in_unit && !OidIsValid(relid)))
 			ereport(LOG,
 					errmsg("reuse_sync worker gives up a unit of subscription \"%s\" for now",
 						   session->sub->name),
@@ -571,7 +615,8 @@ serve_plan(BatchPlan *plan)
 		pool_release_tables();
 		if (pool_let_go_requested() ||
 			(ok && !guarded(orphans_step, &step)) ||
-			(!ok && !extension_is_here()))
+			(!ok && (!extension_is_here() ||
+					 work_list_is_postponed(session->sub->oid))))
 			return false;
 		settings_reload();
 		pgstat_report_stat(true);
