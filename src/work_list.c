@@ -233,8 +233,31 @@ my_subscriptions(void)
 	return result;
 }
 
+bool
+work_list_another_waits(Oid current)
+{
+	bool		waits = false;
+	ListCell   *lc;
+
+	StartTransactionCommand();
+	foreach(lc, catalog_hold() ? my_subscriptions() : NIL)
+	{
+		Oid			subid = lfirst_oid(lc);
+		TimestampTz ignored = 0;
+
+		if (subid != current && !waits &&
+			pool_workers_of_subscription(subid) == 0 &&
+			future(get_postponed(subid)->until) == 0 &&
+			server_stands_aside(subid, &ignored))
+			waits = work_list_tables(subid, CurrentMemoryContext,
+									 &ignored) != NIL;
+	}
+	CommitTransactionCommand();
+	return waits;
+}
+
 WorkList *
-work_list_look(Oid current)
+work_list_look(Oid last, bool anothers_turn)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	WorkList   *work = palloc0(sizeof(WorkList));
@@ -265,7 +288,8 @@ work_list_look(Oid current)
 		work->more += Min(list_length(tables),
 						  reuse_sync_max_workers_per_subscription - workers);
 		if (work->subid == InvalidOid || workers < fewest ||
-			(workers == fewest && subid == current))
+			(workers == fewest &&
+			 (anothers_turn ? work->subid == last : subid == last)))
 		{
 			work->subid = subid;
 			work->tables = tables;

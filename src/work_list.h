@@ -38,10 +38,13 @@ typedef struct WorkList
 /*
  * Look at all enabled subscriptions of this database that belong to this
  * owner, and choose the one to serve: the one with the fewest workers, and
- * among equals 'current'.  Starts a transaction of its own; the result is
- * palloc'd in the current context.
+ * among equals 'last', or any other if it is 'anothers_turn'.  Starts a
+ * transaction of its own; the result is palloc'd in the current context.
  */
-extern WorkList *work_list_look(Oid current);
+extern WorkList *work_list_look(Oid last, bool anothers_turn);
+
+/* Has another subscription tables to synchronize, and no worker at all? */
+extern bool work_list_another_waits(Oid current);
 
 /*
  * Tables of one subscription that this process could claim now (WorkTable *),

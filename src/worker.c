@@ -72,6 +72,9 @@
 #define SNAPSHOT_PATIENCE	3000
 #define SNAPSHOT_PAUSE		50
 
+/* How long to serve a subscription while another waits, ms. */
+#define TENURE				10000
+
 /* How often the same shortage is reported, ms. */
 #define SHORTAGE_REPORT_INTERVAL	60000
 
@@ -553,6 +556,10 @@ drop_slot_step(const Step *what)
 	orphans_step(what);
 }
 
+/* Since when this subscription is served, and whether it has been enough. */
+static TimestampTz tenure_start = 0;
+static bool anothers_turn = false;
+
 /* What is planned; made within a step, used by those that follow. */
 static BatchPlan *current_plan = NULL;
 static List *current_tables = NIL;
@@ -595,6 +602,20 @@ claim(Batch *batch)
 	return good;
 }
 
+/* Every so often, see whether another subscription waits for a worker. */
+static bool
+is_anothers_turn(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!TimestampDifferenceExceeds(tenure_start, now, TENURE))
+		return false;
+	tenure_start = now;
+	anothers_turn = work_list_another_waits(session->sub->oid);
+	MemoryContextSwitchTo(serving_context);
+	return anothers_turn;
+}
+
 /* Serve the tables of a plan; false if the session is over. */
 static bool
 serve_plan(BatchPlan *plan)
@@ -620,6 +641,8 @@ serve_plan(BatchPlan *plan)
 			return false;
 		settings_reload();
 		pgstat_report_stat(true);
+		if (is_anothers_turn())
+			return false;
 	}
 	return true;
 }
@@ -636,6 +659,8 @@ serve_subscription(const WorkList *work)
 	session = session_open(work->subid);
 	if (session == NULL)
 		return;
+	tenure_start = GetCurrentTimestamp();
+	anothers_turn = false;
 	current_tables = work->tables;
 	if (guarded(orphans_step, &nothing))
 	{
@@ -745,7 +770,7 @@ work_loop(void)
 		MemoryContextSwitchTo(serving_context);
 
 		pool_begin_look();
-		work = work_list_look(last_served);
+		work = work_list_look(last_served, anothers_turn);
 		if (work->gone)
 		{
 			pool_set_done();

@@ -6,9 +6,12 @@
 # larger ones alone; gates hold some of either until enough has been written
 # meanwhile.  In the end every table must have the same rows on both sides.
 #
-# What happens depends on a seed, and on how the processes take turns.  There
-# are three rounds, with seeds from REUSE_SYNC_SEED (one or several numbers), or
-# always the same ones.
+# One table more is never written to.  A lock on it keeps a batch waiting for
+# its snapshot, so that there are transactions that the slot streams and the
+# snapshot has seen.
+#
+# What happens depends on a seed, and on how the processes take turns.  There is
+# a round for each number in REUSE_SYNC_SEED; without it, there are three.
 
 use strict;
 use warnings;
@@ -37,9 +40,9 @@ my $pub = new_publisher(
 	lock_timeout              => '5s');
 my $sub = new_subscriber(
 	'sub',
-	wal_retrieve_retry_interval => '100ms',
-	'reuse_sync.batch_tables'   => 6,
-	'reuse_sync.batch_size'     => '128kB');
+	'reuse_sync.batch_tables'          => 6,
+	'reuse_sync.batch_size'            => '64kB',
+	'reuse_sync.handover_lock_timeout' => '5s');
 
 #
 # The tables.  All have the columns a, b and n; a kind is a hash:
@@ -109,7 +112,8 @@ my %kinds = (
 		value  => q{repeat(md5(k::text), 100)},
 	});
 
-# Every fourth table of a kind has more rows than a batch may have.
+# Every fourth table of a kind is larger than a batch may be, and every fourth
+# one is truncated now and then.
 my @tables;
 foreach my $kind (sort keys %kinds)
 {
@@ -119,14 +123,15 @@ foreach my $kind (sort keys %kinds)
 		  {
 			name => "$kind$i",
 			kind => $kind,
-			rows => $i % 4 == 2 ? 2500 : 20 * $i,
+			rows => $i % 4 == 2 ? 3000 : 100 + 10 * $i,
+			may_be_empty => $i % 4 == 3 ? 't' : 'f',
 			%{ $kinds{$kind} },
 		  };
 	}
 }
 my @names = map { $_->{name} } @tables;
-my @large = grep { $_->{rows} >= 2500 && $_->{kind} ne 'toast' } @tables;
-my @small = grep { $_->{rows} < 2500 && $_->{kind} ne 'toast' } @tables;
+my @large = grep { $_->{rows} == 3000 } @tables;
+my @small = grep { $_->{rows} < 3000 && $_->{may_be_empty} eq 'f' } @tables;
 
 my ($pub_ddl, $sub_ddl) = ('', '');
 foreach my $table (@tables)
@@ -154,6 +159,10 @@ foreach my $table (@tables)
 }
 $pub->safe_psql('postgres', $pub_ddl);
 $sub->safe_psql('postgres', $sub_ddl);
+both($pub, $sub, 'CREATE TABLE still (a int PRIMARY KEY, b text)');
+$pub->safe_psql('postgres',
+	q{INSERT INTO still
+	SELECT g, repeat('.', 60) FROM generate_series(1, 150) AS g});
 
 #
 # What the writers do.
@@ -165,12 +174,12 @@ my $shapes        = join ",\n", map {
 		$table->{name}, $table->{kind},
 		$table->{key},  $table->{make}, $table->{value} // $default_value);
 
-	"($_, $table->{rows}, " . join(', ', map { "\$q\$$_\$q\$" } @row) . ')'
+	"($_, $table->{rows}, '$table->{may_be_empty}', " . join(', ', map { "\$q\$$_\$q\$" } @row) . ')'
 } 0 .. $#tables;
 $pub->safe_psql(
 	'postgres', qq{
-	CREATE TABLE shape (id int PRIMARY KEY, nrows int, name text, kind text,
-		key text, make text, value text);
+	CREATE TABLE shape (id int PRIMARY KEY, nrows int, may_be_empty bool,
+		name text, kind text, key text, make text, value text);
 	INSERT INTO shape VALUES $shapes;} . q{
 	CREATE SEQUENCE numbers;
 	CREATE SEQUENCE transactions;
@@ -245,7 +254,7 @@ $pub->safe_psql(
 		END IF;
 	END $$;
 
-	-- Many rows of a table.
+	-- Many rows of a table, or all; but there are always some in large ones.
 	CREATE FUNCTION change_many(id int, r int) RETURNS void
 	LANGUAGE plpgsql AS $$
 	DECLARE
@@ -271,7 +280,7 @@ $pub->safe_psql(
 				s.name, s.key, s.make, s.value) USING r, first;
 		ELSIF r % 4 = 1 THEN
 			EXECUTE format('DELETE FROM %s WHERE %s', s.name, many);
-		ELSIF r % 40 = 2 THEN
+		ELSIF r % 40 = 2 AND s.may_be_empty THEN
 			EXECUTE format('TRUNCATE %s', s.name);
 		ELSE
 			EXECUTE format('UPDATE %s SET n = n + $1 WHERE %s', s.name, many)
@@ -279,7 +288,7 @@ $pub->safe_psql(
 		END IF;
 	END $$;
 	} . 'CREATE PUBLICATION p FOR TABLE '
-	  . join(', ', @names)
+	  . join(', ', 'still', @names)
 	  . ' WITH (publish_via_partition_root = true)');
 
 # Tables are taken in any order: who is in a deadlock begins again.
@@ -421,34 +430,55 @@ sub synchronize
 		start_writer('off', 2 * $seed + 1, '-c synchronous_commit=off'));
 	wait_for_writers($observer, @writers);
 
-	# Each of two large and four small tables waits for the writers.
+	# All large tables and four small ones wait for the writers.
 	my @gated =
-	  map { $_->{name} } (shuffle(@large))[ 0, 1 ], (shuffle(@small))[ 0 .. 3 ];
+	  map { $_->{name} } @large, (shuffle(@small))[ 0 .. 3 ];
+	my $is_large = join '|', map { $_->{name} } @large;
 	$catchup->close_gate($_) foreach @gated;
 	note "gates: @gated";
+
+	# The large ones come first, and all four workers stop at one.
 	my $before = transactions();
 	subscribe($pub, $sub, 's', 'p');
-	my ($batches, %announced) = (0);
 	my @waiting;
-	my @closed = @gated;
+	@waiting = $catchup->wait_at_gates(\@gated, \@waiting)
+	  while @waiting < 4;
+	wait_for_writers($observer, @writers);
+	my $states = join '', map { table_state($sub, $_) } @waiting;
+	like(join(' ', @waiting),
+		qr/^(?:(?:$is_large)\b ?){4}$/, "seed $seed: large tables come first");
+
+	# Now that there are four slots.
+	my $locker = $catchup->session('pub');
+	$locker->query_safe('BEGIN; LOCK TABLE still IN ACCESS EXCLUSIVE MODE');
+	my $batches = 0;
+	my @closed  = @gated;
 	while (@closed)
 	{
-		@waiting = $catchup->wait_at_gates(\@closed, []);
-		wait_for_writers($observer, @writers);
 		foreach my $table (@waiting)
 		{
-			$announced{$table} = table_state($sub, $table);
-			$batches++
-			  if $sub->safe_psql(
+			my $tables = $sub->safe_psql(
 				'postgres', qq{
-				SELECT count(*) > 0 FROM reuse_sync.pool_workers()
-				WHERE '$table'::regclass = ANY (relids)
-					AND batch_tables > 1 AND phase = 'copying'}) eq 't';
+				SELECT batch_tables FROM reuse_sync.pool_workers()
+				WHERE '$table'::regclass = ANY (relids)});
+
+			$batches++ if $tables > 1;
 		}
 		$catchup->open_gate($_) foreach @waiting;
 		my %open = map { $_ => 1 } @waiting;
 		@closed = grep { !$open{$_} } @closed;
+		last unless @closed;
+
+		@waiting = $catchup->wait_at_gates(\@closed, []);
+		wait_for_writers($observer, @writers);
 	}
+	$pub->poll_query_until(
+		'postgres', q{
+		SELECT count(*) > 0 FROM pg_locks
+		WHERE relation = 'still'::regclass AND NOT granted})
+	  or die 'no batch waits for the lock';
+	wait_for_writers($observer, @writers);
+	$locker->query_safe('COMMIT');
 	wait_ready($sub, 's');
 	my $meanwhile = transactions() - $before;
 	wait_for_writers($observer, @writers);
@@ -458,6 +488,7 @@ sub synchronize
 	{
 		$writer->{run}->signal('TERM');
 		$writer->{run}->finish;
+		$writer->{output} =~ s/^pgbench: setting random seed.*\n//m;
 		is($writer->{output}, '', "seed $seed: a writer has met no errors");
 	}
 	$pub->poll_query_until('postgres',
@@ -479,21 +510,23 @@ sub synchronize
 		'SELECT tables_synced, units, transactions_applied,'
 		  . ' transactions_skipped, errors FROM reuse_sync.stats');
 	note "$meanwhile transactions meanwhile; $synced tables, $units units,"
-	  . " $applied transactions applied, $skipped skipped, $errors errors;"
-	  . ' units held: '
-	  . join(' ', map { "$_ $announced{$_}" } sort keys %announced);
-	is($synced, scalar(@tables), "seed $seed: every table was synchronized");
+	  . " $applied transactions applied, $skipped skipped, $errors errors";
+	is($synced, 1 + @tables, "seed $seed: every table was synchronized");
 	cmp_ok($units, '<', @tables, "seed $seed: some of them together");
 	cmp_ok($batches, '>', 0, "seed $seed: batches had to catch up");
-	is(join('', @announced{ @gated[ 0, 1 ] }),
-		'dd', "seed $seed: the large ones went the staged way");
+	is($states, 'dddd', "seed $seed: large ones went the staged way");
 	cmp_ok($applied, '>', 0, "seed $seed: catch-up has applied transactions");
 	cmp_ok($skipped, '>', 0, "seed $seed: and skipped what had been copied");
 	is($errors, 0, "seed $seed: no table has failed");
 	no_errors_ok($sub, $offset, "seed $seed: no errors in the log");
 
+	end_session($locker);
 	$sub->safe_psql('postgres', 'DROP SUBSCRIPTION s');
-	$sub->safe_psql('postgres', 'TRUNCATE ' . join(', ', @names));
+	$sub->safe_psql('postgres',
+		'TRUNCATE '
+		  . join(', ', 'still', @names) . ';'
+		  . join '', map { qq{
+			DROP TRIGGER "000 gate $catchup->{number}{$_}" ON $_;} } @gated);
 	no_leftovers_ok($pub, $sub, "seed $seed: no slot and no origin left");
 	return;
 }
