@@ -20,6 +20,9 @@
 #include "settings.h"
 #include "work_list.h"
 
+/* How long to wait for a table that is locked there, in ms. */
+#define SIZE_LOCK_TIMEOUT	100
+
 typedef struct Candidate
 {
 	Oid			relid;
@@ -36,24 +39,13 @@ struct BatchPlan
 	Oid		   *relids;
 };
 
-/*
- * The sizes on the publisher, in one query.  The size of the main fork will
- * do; a partitioned table has that of its partitions.
- */
-static void
-read_sizes(BatchPlan *plan)
+/* The plan's tables as rows (number, schema, name) of a VALUES list. */
+static char *
+tables_as_values(BatchPlan *plan)
 {
-	Publisher  *conn = plan->session->sql;
-	PublisherResult *res;
-	StringInfoData sql;
+	StringInfoData buf;
 
-	initStringInfo(&sql);
-	appendStringInfoString(&sql,
-						   "SELECT v.i, CASE c.relkind WHEN 'p' THEN"
-						   " (SELECT pg_catalog.sum(pg_catalog.pg_relation_size(t.relid))"
-						   " FROM pg_catalog.pg_partition_tree(c.oid) t)"
-						   " ELSE pg_catalog.pg_relation_size(c.oid) END"
-						   " FROM (VALUES ");
+	initStringInfo(&buf);
 	StartTransactionCommand();
 	for (int i = 0; i < plan->n; i++)
 	{
@@ -61,18 +53,61 @@ read_sizes(BatchPlan *plan)
 		char	   *relname = get_rel_name(relid);
 		char	   *nspname = get_namespace_name(get_rel_namespace(relid));
 
-		appendStringInfo(&sql, "%s(%d, %s, %s)", i > 0 ? "," : "", i,
-						 publisher_literal(conn, nspname ? nspname : ""),
-						 publisher_literal(conn, relname ? relname : ""));
+		appendStringInfo(&buf, "%s(%d, %s, %s)", i > 0 ? "," : "", i,
+						 publisher_literal(plan->session->sql,
+										   nspname ? nspname : ""),
+						 publisher_literal(plan->session->sql,
+										   relname ? relname : ""));
 	}
 	CommitTransactionCommand();
-	appendStringInfoString(&sql,
-						   ") v(i, nspname, relname)"
-						   " JOIN pg_catalog.pg_namespace n ON n.nspname = v.nspname"
-						   " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid"
-						   " AND c.relname = v.relname");
+	return buf.data;
+}
 
-	res = publisher_query(conn, sql.data);
+/*
+ * The query for the sizes, with the expression for that of a relation.  A
+ * partitioned table has that of its partitions.
+ */
+static char *
+size_query(const char *values, const char *size)
+{
+	return psprintf("SELECT v.i, CASE c.relkind WHEN 'p' THEN"
+					" (SELECT pg_catalog.sum(%s) FROM pg_catalog.pg_partition_tree(c.oid) t"
+					" JOIN pg_catalog.pg_class r ON r.oid = t.relid)"
+					" ELSE (SELECT %s FROM pg_catalog.pg_class r WHERE r.oid = c.oid) END"
+					" FROM (VALUES %s) v(i, nspname, relname)"
+					" JOIN pg_catalog.pg_namespace n ON n.nspname = v.nspname"
+					" JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid"
+					" AND c.relname = v.relname",
+					size, size, values);
+}
+
+/*
+ * The sizes on the publisher, in one query.  The size of the main fork will
+ * do.  To ask for it takes a lock on the table; where somebody has locked one,
+ * what the last vacuum has seen of all must do.
+ */
+static void
+read_sizes(BatchPlan *plan)
+{
+	Publisher  *conn = plan->session->sql;
+	PublisherResult *res;
+	MemoryContext context = CurrentMemoryContext;
+	char	   *values = tables_as_values(plan);
+
+	MemoryContextSwitchTo(context);
+	res = publisher_query_unless(conn,
+								 psprintf("BEGIN READ ONLY; SET LOCAL lock_timeout = %d; %s; COMMIT",
+										  SIZE_LOCK_TIMEOUT,
+										  size_query(values,
+													 "pg_catalog.pg_relation_size(r.oid)")),
+								 ERRCODE_LOCK_NOT_AVAILABLE);
+	if (res == NULL)
+	{
+		publisher_command(conn, "ROLLBACK");
+		res = publisher_query(conn,
+							  size_query(values,
+										 "r.relpages::bigint * pg_catalog.current_setting('block_size')::bigint"));
+	}
 	for (int row = 0; row < res->nrows; row++)
 	{
 		int			i = atoi(publisher_value(res, row, 0));
@@ -80,7 +115,7 @@ read_sizes(BatchPlan *plan)
 
 		if (i >= 0 && i < plan->n)
 			plan->candidates[i].bytes =
-				bytes ? (int64) strtoull(bytes, NULL, 10) : 0;
+				bytes ? Max(0, strtoll(bytes, NULL, 10)) : 0;
 	}
 }
 

@@ -408,11 +408,22 @@ publisher_version(Publisher *pub)
 PublisherResult *
 publisher_query(Publisher *pub, const char *sql)
 {
+	return publisher_query_unless(pub, sql, 0);
+}
+
+PublisherResult *
+publisher_query_unless(Publisher *pub, const char *sql, int sqlstate)
+{
 	PGresult   *res = run_keeping(pub, sql, true);
 	PublisherResult *result;
 
 	if (PQresultStatus(res) != PGRES_TUPLES_OK)
-		command_failed(pub, res);
+	{
+		if (sqlstate == 0 || result_sqlstate(res) != sqlstate)
+			command_failed(pub, res);
+		PQclear(res);
+		return NULL;
+	}
 
 	PG_TRY();
 	{

@@ -73,6 +73,11 @@ extern int	publisher_version(Publisher *pub);
 extern PublisherResult *publisher_query(Publisher *pub, const char *sql);
 extern void publisher_command(Publisher *pub, const char *sql);
 
+/* As publisher_query, but returns null if it fails with this SQLSTATE. */
+extern PublisherResult *publisher_query_unless(Publisher *pub,
+											   const char *sql,
+											   int sqlstate);
+
 /* As publisher_command, but returns the SQLSTATE of a failure, 0 if none. */
 extern int	publisher_try_command(Publisher *pub, const char *sql,
 								  char **message);

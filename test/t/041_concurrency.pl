@@ -29,9 +29,6 @@ plan skip_all => 'the server synchronizes every table alone'
 my @seeds = ($ENV{REUSE_SYNC_SEED} // '') =~ /\d+/g;
 @seeds = (1, 2, 3) unless @seeds;
 
-# Transactions that the writers do while a table is at its gate.
-my $gate_transactions = 60;
-
 my $pub = new_publisher(
 	'pub',
 	max_prepared_transactions => 20,
@@ -123,7 +120,7 @@ foreach my $kind (sort keys %kinds)
 		  {
 			name => "$kind$i",
 			kind => $kind,
-			rows => $i % 4 == 2 ? 3000 : 100 + 10 * $i,
+			rows => $i % 4 == 2 ? 3000 : 80 + 8 * $i,
 			may_be_empty => $i % 4 == 3 ? 't' : 'f',
 			%{ $kinds{$kind} },
 		  };
@@ -162,12 +159,12 @@ $sub->safe_psql('postgres', $sub_ddl);
 both($pub, $sub, 'CREATE TABLE still (a int PRIMARY KEY, b text)');
 $pub->safe_psql('postgres',
 	q{INSERT INTO still
-	SELECT g, repeat('.', 60) FROM generate_series(1, 150) AS g});
+	SELECT g, repeat('.', 60) FROM generate_series(1, 100) AS g});
 
 #
 # What the writers do.
 #
-my $default_value = q{'b' || k || repeat('.', k % 90)};
+my $default_value = q{'b' || k || repeat('.', k % 40)};
 my $shapes        = join ",\n", map {
 	my $table = $tables[$_];
 	my @row   = (
@@ -379,14 +376,14 @@ sub transactions
 	return $pub->safe_psql('postgres', 'SELECT last_value FROM transactions');
 }
 
-# Wait until the writers have done some transactions more.
+# Wait until the writers have done so many transactions more.
 sub wait_for_writers
 {
-	my ($session, @writers) = @_;
+	my ($session, $transactions, @writers) = @_;
 	my $time_limit = $PostgreSQL::Test::Utils::timeout_default;
 
 	my $done = $session->query_safe(
-		qq{SELECT last_value + $gate_transactions AS target FROM transactions
+		qq{SELECT last_value + $transactions AS target FROM transactions
 		\\gset
 		SELECT 'done' FROM wait_for_transactions(:target, '$time_limit s')
 			AS done WHERE done});
@@ -428,7 +425,7 @@ sub synchronize
 	my @writers = (
 		start_writer('on',  2 * $seed,     '-c synchronous_commit=on'),
 		start_writer('off', 2 * $seed + 1, '-c synchronous_commit=off'));
-	wait_for_writers($observer, @writers);
+	wait_for_writers($observer, 50, @writers);
 
 	# All large tables and four small ones wait for the writers.
 	my @gated =
@@ -443,7 +440,7 @@ sub synchronize
 	my @waiting;
 	@waiting = $catchup->wait_at_gates(\@gated, \@waiting)
 	  while @waiting < 4;
-	wait_for_writers($observer, @writers);
+	wait_for_writers($observer, 50, @writers);
 	my $states = join '', map { table_state($sub, $_) } @waiting;
 	like(join(' ', @waiting),
 		qr/^(?:(?:$is_large)\b ?){4}$/, "seed $seed: large tables come first");
@@ -451,10 +448,29 @@ sub synchronize
 	# Now that there are four slots.
 	my $locker = $catchup->session('pub');
 	$locker->query_safe('BEGIN; LOCK TABLE still IN ACCESS EXCLUSIVE MODE');
-	my $batches = 0;
-	my @closed  = @gated;
-	while (@closed)
+	my $batches  = 0;
+	my %closed   = map { $_ => 1 } @gated;
+	my $locked   = 1;
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	while (%closed || $locked)
 	{
+		@waiting = grep { $closed{$_} } tables_at_gates();
+		my $lock_waits = $locked
+		  && $pub->safe_psql(
+			'postgres', q{
+			SELECT count(*) FROM pg_locks
+			WHERE relation = 'still'::regclass AND NOT granted});
+
+		die "nobody comes to: " . join ' ', sort keys %closed
+		  if time > $deadline;
+		next unless @waiting || $lock_waits;
+
+		wait_for_writers($observer, $lock_waits ? 200 : 50, @writers);
+		if ($lock_waits)
+		{
+			$locker->query_safe('COMMIT');
+			$locked = 0;
+		}
 		foreach my $table (@waiting)
 		{
 			my $tables = $sub->safe_psql(
@@ -463,25 +479,13 @@ sub synchronize
 				WHERE '$table'::regclass = ANY (relids)});
 
 			$batches++ if $tables > 1;
+			$catchup->open_gate($table);
+			delete $closed{$table};
 		}
-		$catchup->open_gate($_) foreach @waiting;
-		my %open = map { $_ => 1 } @waiting;
-		@closed = grep { !$open{$_} } @closed;
-		last unless @closed;
-
-		@waiting = $catchup->wait_at_gates(\@closed, []);
-		wait_for_writers($observer, @writers);
 	}
-	$pub->poll_query_until(
-		'postgres', q{
-		SELECT count(*) > 0 FROM pg_locks
-		WHERE relation = 'still'::regclass AND NOT granted})
-	  or die 'no batch waits for the lock';
-	wait_for_writers($observer, @writers);
-	$locker->query_safe('COMMIT');
 	wait_ready($sub, 's');
 	my $meanwhile = transactions() - $before;
-	wait_for_writers($observer, @writers);
+	wait_for_writers($observer, 50, @writers);
 
 	# Stop, wherever they are; what they have prepared is ended here.
 	foreach my $writer (@writers)
@@ -529,6 +533,18 @@ sub synchronize
 			DROP TRIGGER "000 gate $catchup->{number}{$_}" ON $_;} } @gated);
 	no_leftovers_ok($pub, $sub, "seed $seed: no slot and no origin left");
 	return;
+}
+
+# The tables at whose gates somebody waits now.
+sub tables_at_gates
+{
+	my %table_of = reverse %{ $catchup->{number} };
+
+	return map { $table_of{$_} } split /\n/,
+	  $sub->safe_psql(
+		'postgres', q{
+		SELECT DISTINCT objid FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted});
 }
 
 sub shuffle
