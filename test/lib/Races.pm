@@ -48,6 +48,8 @@ our @EXPORT = qw(
   stop_process
   continue_process
   crash
+  lose_commit
+  insert_with_xid
   sync_slot_name
   settled_rows_ok
 );
@@ -297,10 +299,37 @@ sub crash
 	foreach my $pid (@all)
 	{
 		wait_until($node, "process $pid to end",
-			sub { return process_state($pid) =~ /^[ZX]/ });
+			sub { return !kill(0, $pid) });
 	}
 	$node->{_pid} = undef;
 	return;
+}
+
+# Commit a transaction on the publisher that will be lost when it crashes,
+# writing about that many bytes of WAL to the table "other"; its xid.
+sub lose_commit
+{
+	my ($pub, $bytes) = @_;
+
+	stop_process($pub, 'walwriter');
+	my $rows = $bytes / 1000 + 1;
+	return $pub->safe_psql(
+		'postgres', qq{
+		SET synchronous_commit = off;
+		BEGIN;
+		SELECT txid_current();
+		INSERT INTO other
+			SELECT repeat('x', 1000) FROM generate_series(1, $rows);
+		COMMIT;});
+}
+
+# Insert rows, and return the xid.
+sub insert_with_xid
+{
+	my ($pub, $rows) = @_;
+
+	return $pub->safe_psql('postgres',
+		"BEGIN; SELECT txid_current(); INSERT INTO $rows; COMMIT");
 }
 
 # The publisher's slot of the pool's worker.
