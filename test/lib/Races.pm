@@ -64,12 +64,15 @@ my %quiet = (
 
 my %stopped;
 
-# race_servers(%opt): a publisher and a subscriber whose pool has one worker.
-# Options: pub and sub, hashes of settings; off, a list of guards that are off
-# anyway, because they would hide what the test is about.
+# race_servers(%opt): a publisher and a subscriber whose pool has one worker
+# for tables.  It takes them one by one, the staged way, or with RACE_WAY=express
+# in the environment the express way.  Options: pub and sub, hashes of settings;
+# off, a list of guards that are off anyway, because they would hide what the
+# test is about.
 sub race_servers
 {
 	my (%opt) = @_;
+	my $express = ($ENV{RACE_WAY} // '') eq 'express';
 
 	# A commit waits for nobody's answer only if its session asks for that.
 	my $pub = new_publisher(
@@ -79,11 +82,13 @@ sub race_servers
 		%{ $opt{pub} // {} });
 	my $sub = new_subscriber(
 		'sub', %quiet,
-		wal_retrieve_retry_interval        => '100ms',
-		'reuse_sync.max_workers'           => 1,
-		'reuse_sync.naptime'               => '100ms',
-		'reuse_sync.handover_lock_timeout' => '1h',
-		'reuse_sync.test_guards_off'       =>
+		wal_retrieve_retry_interval               => '100ms',
+		'reuse_sync.max_workers_per_subscription' => 1,
+		'reuse_sync.batch_tables'                 => 1,
+		'reuse_sync.batch_size'                   => $express ? '8MB' : 0,
+		'reuse_sync.naptime'                      => '100ms',
+		'reuse_sync.handover_lock_timeout'        => '1h',
+		'reuse_sync.test_guards_off'              =>
 		  join(',', grep { $_ } $ENV{GUARD_OFF}, @{ $opt{off} // [] }),
 		%{ $opt{sub} // {} });
 	return ($pub, $sub);

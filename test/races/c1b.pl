@@ -13,9 +13,9 @@ use Races;
 my ($pub, $sub) = race_servers();
 
 race_tables($pub, $sub, 't1', 't2');
-hold($sub, 'copied:t1');
+hold($sub, 'copy_done:t1');
 subscribe($pub, $sub, 's', 'p');
-wait_held($sub, 'copied:t1');
+wait_held($sub, 'copy_done:t1');
 
 my $commit =
   unanswered_commit($pub, "INSERT INTO t2 VALUES (1, 'streamed past')");

@@ -13,9 +13,9 @@ use Races;
 my ($pub, $sub) = race_servers();
 
 race_tables($pub, $sub, 't1', 't2');
-hold($sub, 'copied:t1');
+hold($sub, 'copy_done:t1');
 subscribe($pub, $sub, 's', 'p');
-wait_held($sub, 'copied:t1');
+wait_held($sub, 'copy_done:t1');
 
 # The slot exists, and the table was pending when it was created.
 my $writer = session($pub);

@@ -14,9 +14,9 @@ my ($pub, $sub) = race_servers(off => ['c2']);
 
 race_tables($pub, $sub, 't1');
 both($pub, $sub, 'CREATE TABLE t2 (a int, b text)');
-hold($sub, 'copied:t1');
+hold($sub, 'copy_done:t1');
 subscribe($pub, $sub, 's', 'p');
-wait_held($sub, 'copied:t1');
+wait_held($sub, 'copy_done:t1');
 
 my $writer = session($pub);
 $writer->query_safe("BEGIN; INSERT INTO t2 VALUES (1, 'not published')");

@@ -39,8 +39,8 @@ wait_until($sub, 'autovacuum',
 	q{SELECT count(*) > 0 FROM pg_stat_progress_vacuum
 	WHERE relid = 't'::regclass});
 
-hold($sub, 'handed_over', 'not_handed_over');
-is(scalar wait_held($sub, 'handed_over', 'not_handed_over'),
+hold($sub, 'handed_over', 'not_locked');
+is(scalar wait_held($sub, 'handed_over', 'not_locked'),
 	'handed_over:t', 'the lock was got at the first attempt');
 release($sub);
 $sub->append_conf('postgresql.conf', 'autovacuum = off');
