@@ -418,6 +418,17 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 	StartTransactionCommand();
 	gone = !catalog_get_slot(slot->subid, slot->slot_id, &again) ||
 		is_linked(&again);
+
+	/*
+	 * What made it an orphan may have been committed by a process that died
+	 * before the flush: it must be on disk before the slot goes (section 7,
+	 * Durability).
+	 */
+	if (!gone && guard_is_on("durable_drop"))
+	{
+		(void) GetTopTransactionId();
+		ForceSyncCommit();
+	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
 	if (!gone)

@@ -50,6 +50,7 @@ our @EXPORT = qw(
   crash
   lose_commit
   insert_with_xid
+  stop_flushing
   sync_slot_name
   settled_rows_ok
 );
@@ -82,11 +83,13 @@ sub race_servers
 		%{ $opt{pub} // {} });
 	my $sub = new_subscriber(
 		'sub', %quiet,
+		synchronous_commit                        => 'off',
 		wal_retrieve_retry_interval               => '100ms',
 		'reuse_sync.max_workers_per_subscription' => 1,
 		'reuse_sync.batch_tables'                 => 1,
 		'reuse_sync.batch_size'                   => $express ? '8MB' : 0,
 		'reuse_sync.naptime'                      => '100ms',
+		'reuse_sync.worker_idle_timeout'          => '1h',
 		'reuse_sync.handover_lock_timeout'        => '1h',
 		'reuse_sync.test_guards_off'              =>
 		  join(',', grep { $_ } $ENV{GUARD_OFF}, @{ $opt{off} // [] }),
@@ -335,6 +338,18 @@ sub insert_with_xid
 
 	return $pub->safe_psql('postgres',
 		"BEGIN; SELECT txid_current(); INSERT INTO $rows; COMMIT");
+}
+
+# From now on nothing is flushed on the subscriber that does not have to be; all
+# that has been committed there is.
+sub stop_flushing
+{
+	my ($sub) = @_;
+
+	stop_process($sub, 'walwriter');
+	$sub->safe_psql('postgres',
+		'SET synchronous_commit = on; CREATE TABLE flushed ()');
+	return;
 }
 
 # The publisher's slot of the pool's worker.

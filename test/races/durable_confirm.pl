@@ -28,8 +28,7 @@ hold($sub, 'copied:t');
 wait_held($sub, 'copied:t');
 
 # State 'f' is on disk, and nothing that comes later.
-$sub->safe_psql('postgres', 'CREATE TABLE flushed ()');
-stop_process($sub, 'walwriter');
+stop_flushing($sub);
 hold($sub, 'position:t');
 wait_held($sub, 'position:t');
 crash($sub);

@@ -23,8 +23,7 @@ my $lsn = $pub->safe_psql(
 	'postgres', q{
 	INSERT INTO t1 VALUES (1, 'caught up');
 	SELECT pg_current_wal_lsn()});
-$sub->safe_psql('postgres', 'CREATE TABLE flushed ()');
-stop_process($sub, 'walwriter');
+stop_flushing($sub);
 hold($sub, 'snapshot:t2');
 wait_held($sub, 'snapshot:t2');
 crash($sub);

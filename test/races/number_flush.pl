@@ -17,7 +17,7 @@ hold($sub, 'register_slot');
 subscribe($pub, $sub, 's', 'p');
 wait_held($sub, 'register_slot');
 
-stop_process($sub, 'walwriter');
+stop_flushing($sub);
 hold($sub, 'slot_created');
 wait_held($sub, 'slot_created');
 my $slot = sync_slot_name($pub);

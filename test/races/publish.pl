@@ -11,7 +11,7 @@ use Test::More;
 use ReuseSync;
 use Races;
 
-my ($pub, $sub) = race_servers();
+my ($pub, $sub) = race_servers(sub => { 'reuse_sync.max_workers' => 1 });
 
 race_tables($pub, $sub, 't');
 $sub->safe_psql('postgres', 'DROP EXTENSION reuse_sync');
