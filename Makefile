@@ -36,12 +36,16 @@ clang_flags = $(if $(findstring clang,$(shell $(CC) --version)),\
 	-Wno-ignored-optimization-argument -Wno-unknown-warning-option \
 	-Wno-ignored-attributes)
 
+# "make TEST_BUILD=1" for a library that test/guards can take apart, see
+# src/testing.h.  It is for tests alone.
+test_flags = $(if $(TEST_BUILD),-DREUSE_SYNC_TEST_BUILD)
+
 # PGXS tracks no headers; the compiler writes what each object depends on.
-PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir)
+PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir) $(test_flags)
 PG_CFLAGS = -MMD -MP $(clang_flags) $(WERROR)
 SHLIB_LINK_INTERNAL = $(libpq)
 deps = $(OBJS:.o=.d)
-EXTRA_CLEAN = $(deps)
+EXTRA_CLEAN = $(deps) build_flags
 
 # Bitcode is for inlining SQL-callable functions into queries.  Nothing here
 # gains by that, and it asks for the very clang the server was built with.
@@ -55,6 +59,13 @@ include $(PGXS)
 PG_PROVE_FLAGS += -I $(abspath $(srcdir))/test/lib
 
 -include $(deps)
+
+# Objects of a test build and of a normal one never meet in one library: what
+# they were built with is in this file, and it is younger if that has changed.
+$(OBJS): build_flags
+build_flags: FORCE
+	@echo '$(test_flags)' | cmp -s - $@ || echo '$(test_flags)' >$@
+.PHONY: FORCE
 
 # Only a build outside of the source tree lacks the folder.
 $(OBJS): | $(CURDIR)/src

@@ -40,6 +40,7 @@
 #include "catchup.h"
 #include "pool.h"
 #include "settings.h"
+#include "testing.h"
 
 /* How long to wait for the publisher before looking around, in ms. */
 #define WAIT_SLICE		1000
@@ -248,7 +249,8 @@ static void
 confirm_flushed(Stream *stream)
 {
 	if (XLogRecPtrIsInvalid(stream->unflushed) ||
-		stream->local_end > GetFlushRecPtr(NULL))
+		(guard_is_on("durable_confirm") &&
+		 stream->local_end > GetFlushRecPtr(NULL)))
 		return;
 	catchup_confirm(stream, stream->unflushed);
 	stream->unflushed = InvalidXLogRecPtr;
@@ -291,7 +293,9 @@ handle_begin(Stream *stream, LogicalRepBeginData *begin)
 		 * Below filter_end the snapshot decides.  What commits later is not
 		 * in the copy whatever its xid: they come round.
 		 */
-		if (begin->final_lsn < unit->filter_end &&
+		if (guard_is_on("filter") &&
+			(begin->final_lsn < unit->filter_end ||
+			 !guard_is_on("filter_end")) &&
 			remote_snapshot_sees(unit->snapshot, xid))
 			stream->skipping = true;
 		/* Later snapshots see all that this one saw. */
@@ -363,6 +367,8 @@ handle_change(Stream *stream, StringInfo s)
 		/* Set before anything is written; only a commit needs more. */
 		if (!stream->skipping)
 			unit_tag_origin(stream->unit);
+		if (!stream->skipping && !guard_is_on("origin_order"))
+			unit_hold_origin(stream->unit);
 
 		/* Its lock makes the apply worker queue behind us. */
 		if (type == LOGICAL_REP_MSG_TRUNCATE && !stream->skipping &&

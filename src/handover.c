@@ -29,6 +29,8 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_subscription_rel.h"
@@ -46,6 +48,7 @@
 #include "pool.h"
 #include "settings.h"
 #include "staged.h"
+#include "testing.h"
 
 /*
  * What is left to apply under the lock should take a fraction of the time the
@@ -89,13 +92,17 @@ handover_lock(Unit *unit)
 	ResourceOwner owner = CurrentResourceOwner;
 	volatile bool locked = true;
 
+	if (!guard_is_on("p_after_lock"))
+		unit->mark = session_make_position(unit->session);
+	test_point("lock", unit->tables[0].relname);
+
 	/* A subtransaction, so that what the transaction has done stays. */
 	BeginInternalSubTransaction(NULL);
 	unit_bound_lock_waits();
 	PG_TRY();
 	{
 		/* In the order of oids, lest two workers wait for each other. */
-		for (int i = 0; i < unit->ntables; i++)
+		for (int i = 0; guard_is_on("lock") && i < unit->ntables; i++)
 			LockRelationOid(unit->tables[i].relid, ShareRowExclusiveLock);
 		ReleaseCurrentSubTransaction();
 	}
@@ -111,6 +118,7 @@ handover_lock(Unit *unit)
 		FlushErrorState();
 		FreeErrorData(edata);
 		RollbackAndReleaseCurrentSubTransaction();
+		test_point("not_locked", unit->tables[0].relname);
 		locked = false;
 	}
 	PG_END_TRY();
@@ -168,7 +176,9 @@ TimestampTz
 handover_deadline(void)
 {
 	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-									   reuse_sync_handover_lock_timeout * 3 / 4);
+									   guard_is_on("lock_bound") ?
+									   reuse_sync_handover_lock_timeout * 3 / 4 :
+									   INT_MAX);
 }
 
 TimestampTz
@@ -182,10 +192,12 @@ bool
 handover_commit(Stream *stream, TimestampTz deadline)
 {
 	Unit	   *unit = stream->unit;
-	XLogRecPtr	p;
+	XLogRecPtr	p = unit->mark;
 
 	/* P only now: what the apply worker has skipped lies below it. */
-	p = session_make_position(unit->session);
+	if (guard_is_on("p_after_lock"))
+		p = session_make_position(unit->session);
+	test_point("position", unit->tables[0].relname);
 	if (!catchup_in_transaction(stream, p, deadline))
 		return false;
 
@@ -208,7 +220,9 @@ handover_finish(Stream *stream)
 	 * Only when 's' is on disk may the slot forget what the tables would need
 	 * again after a crash (section 7, Durability).
 	 */
-	XLogFlush(XactLastCommitEnd);
+	test_point("handed_over", unit->tables[0].relname);
+	if (guard_is_on("durable_reuse"))
+		XLogFlush(XactLastCommitEnd);
 	catchup_confirm(stream, unit->position);
 }
 

@@ -53,6 +53,7 @@
 #include "hooks.h"
 #include "pool.h"
 #include "settings.h"
+#include "testing.h"
 
 static ProcessUtility_hook_type prev_utility_hook = NULL;
 static object_access_hook_type prev_access_hook = NULL;
@@ -77,6 +78,7 @@ settle_apply_worker(void)
 {
 	bool		ours = catalog_exists(WARNING);
 
+	test_point("settle", "");
 	if (ours)
 		SetConfigOption("max_sync_workers_per_subscription", "0",
 						PGC_POSTMASTER, PGC_S_OVERRIDE);
@@ -164,7 +166,9 @@ at_transaction_event(XactEvent event, void *arg)
 
 				at_commit.apply_pids = list_apply_workers();
 				MemoryContextSwitchTo(caller);
+				test_point("apply_workers_listed", "");
 			}
+			test_point_at_commit();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			if (at_commit.restart_apply_workers)

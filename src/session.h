@@ -54,6 +54,13 @@ extern void session_release_lock(Session *session);
 extern void session_disconnect(Session *session);
 extern void session_close(Session *session);
 
+#ifdef REUSE_SYNC_TEST_BUILD
+/* What must not be done within a unit: connect 'sql' anew. */
+extern void session_renew(Session *session);
+#else
+#define session_renew(session)	((void) 0)
+#endif
+
 /*
  * Is the subscription still what was loaded, as far as what is done for it
  * depends on that: enabled, connection, publications, options, owner?  To be

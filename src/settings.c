@@ -19,6 +19,7 @@
 
 #include "pool.h"
 #include "settings.h"
+#include "testing.h"
 
 bool		reuse_sync_enabled = true;
 bool		reuse_sync_paused = false;
@@ -90,6 +91,7 @@ settings_define(void)
 							&reuse_sync_max_retry_interval,
 							300000, 1000, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	testing_define_settings();
 	MarkGUCPrefixReserved("reuse_sync");
 }
 
@@ -104,7 +106,8 @@ settings_apply(void)
 	 */
 	snprintf(value, sizeof(value), "%d",
 			 Max(1, Min(1000, reuse_sync_handover_lock_timeout / 4)));
-	SetConfigOption("deadlock_timeout", value, PGC_SUSET, PGC_S_OVERRIDE);
+	if (guard_is_on("deadlock_timeout"))
+		SetConfigOption("deadlock_timeout", value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 void

@@ -28,6 +28,7 @@
 #include "pool.h"
 #include "settings.h"
 #include "sync_slot.h"
+#include "testing.h"
 
 /* How long to wait for a slot that is active, and how often to ask, in ms. */
 #define ACTIVE_PATIENCE	3000
@@ -42,12 +43,14 @@ register_slot(SyncSlot *slot)
 {
 	SlotRow		row;
 
+	test_point("register_slot", "");
 	StartTransactionCommand();
 	slot->id = catalog_add_slot(slot->subid, &slot->name);
 	slot->origin = replorigin_create(NameStr(slot->name));
 	pool_set_slot(slot->id, NameStr(slot->name));
 	CommitTransactionCommand();
-	XLogFlush(XactLastCommitEnd);
+	if (guard_is_on("number_flush"))
+		XLogFlush(XactLastCommitEnd);
 
 	/* DROP EXTENSION may have come before the commit: then this throws. */
 	StartTransactionCommand();
@@ -109,8 +112,10 @@ create_on_publisher(Session *session, SyncSlot *slot)
 	publisher_command(conn,
 					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
 	res = publisher_query(conn,
-						  psprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput USE_SNAPSHOT",
-								   publisher_identifier(NameStr(slot->name))));
+						  psprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s",
+								   publisher_identifier(NameStr(slot->name)),
+								   guard_is_on("birth_wait") ?
+								   "USE_SNAPSHOT" : "NOEXPORT_SNAPSHOT"));
 	if (res->nrows != 1 || res->ncols < 2)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -120,6 +125,12 @@ create_on_publisher(Session *session, SyncSlot *slot)
 	res = publisher_query(conn, "SELECT pg_catalog.pg_current_snapshot()");
 	slot->birth = remote_snapshot_parse(res->nrows == 1 ?
 										publisher_value(res, 0, 0) : NULL);
+	if (!guard_is_on("birth_wait"))
+	{
+		/* As it was before CREATE_REPLICATION_SLOT itself waited for C1 a. */
+		slot->birth->xmin = slot->birth->xmax;
+		slot->birth->nxip = 0;
+	}
 	slot->fingerprint = slot_fingerprint(session, conn);
 	publisher_command(conn, "COMMIT");
 	slot->made_on = *publisher_identity(conn);
@@ -159,6 +170,7 @@ slot_create(Session *session, const Oid *eligible, int neligible)
 		register_slot(slot);
 		MemoryContextSwitchTo(context);
 		create_on_publisher(session, slot);
+		test_point("slot_created", "");
 
 		StartTransactionCommand();
 		catalog_slot_created(slot->subid, slot->id, &slot->made_on);
@@ -182,7 +194,8 @@ slot_create(Session *session, const Oid *eligible, int neligible)
 bool
 slot_may_serve(const SyncSlot *slot, Oid relid)
 {
-	return bsearch(&relid, slot->eligible, slot->neligible, sizeof(Oid),
+	return !guard_is_on("c2_pending") ||
+		bsearch(&relid, slot->eligible, slot->neligible, sizeof(Oid),
 				   compare_oids) != NULL;
 }
 
@@ -202,8 +215,9 @@ slot_can_start(Session *session, const char *slot_name, XLogRecPtr position,
 		*reason = "it does not exist on the publisher";
 	else if (strcmp(publisher_value(res, 0, 1), "lost") == 0)
 		*reason = "the publisher has removed WAL that it needs";
-	else if (publisher_value(res, 0, 0) == NULL ||
-			 session_parse_lsn(publisher_value(res, 0, 0)) > position)
+	else if (guard_is_on("confirmed") &&
+			 (publisher_value(res, 0, 0) == NULL ||
+			  session_parse_lsn(publisher_value(res, 0, 0)) > position))
 		*reason = "it has been confirmed beyond what was applied";
 	else
 		return true;
@@ -404,6 +418,17 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 	StartTransactionCommand();
 	gone = !catalog_get_slot(slot->subid, slot->slot_id, &again) ||
 		is_linked(&again);
+
+	/*
+	 * What made it an orphan may have been committed by a process that died
+	 * before the flush: it must be on disk before the slot goes (section 7,
+	 * Durability).
+	 */
+	if (!gone && guard_is_on("durable_drop"))
+	{
+		(void) GetTopTransactionId();
+		ForceSyncCommit();
+	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
 	if (!gone)

@@ -33,6 +33,7 @@
 #include "copy.h"
 #include "pool.h"
 #include "settings.h"
+#include "testing.h"
 #include "unit.h"
 
 /* How often a copy looks whether it is still wanted, in ms. */
@@ -106,6 +107,8 @@ check_claim(Unit *unit, bool always)
 {
 	Subscription *sub = unit->session->sub;
 
+	if (!guard_is_on("claim"))
+		return;
 	if (!session_is_current(unit->session, always))
 	{
 		outdated = true;
@@ -132,6 +135,7 @@ check_claim(Unit *unit, bool always)
 void
 unit_lock_claim(Unit *unit, bool always)
 {
+	test_point("lock_claim", unit->tables[0].relname);
 	LockSharedObject(SubscriptionRelationId, unit->session->sub->oid, 0,
 					 AccessShareLock);
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
@@ -233,13 +237,20 @@ unit_tag_origin(Unit *unit)
 }
 
 void
+unit_hold_origin(Unit *unit)
+{
+	if (!origin_held)
+		replorigin_session_setup(unit->origin);
+	origin_held = true;
+}
+
+void
 unit_commit(Unit *unit, XLogRecPtr lsn, TimestampTz timestamp)
 {
 	/* They may wait for locks, so they run before the origin is held. */
 	AfterTriggerFireDeferred();
 
-	replorigin_session_setup(unit->origin);
-	origin_held = true;
+	unit_hold_origin(unit);
 	replorigin_session_origin = unit->origin;
 	replorigin_session_origin_lsn = lsn;
 	replorigin_session_origin_timestamp = timestamp;
@@ -435,7 +446,9 @@ begin_with_lock(Unit *unit)
 	sqlstate = publisher_try_command(session->sql,
 									 psprintf("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ;"
 											  "%s; LOCK TABLE %s IN ACCESS SHARE MODE",
-											  timeout, remote_names(unit)),
+											  timeout, guard_is_on("c5") ?
+											  remote_names(unit) :
+											  "pg_catalog.pg_class"),
 									 &message);
 	if (sqlstate == 0)
 		return;
@@ -465,8 +478,9 @@ unit_take_snapshot(Unit *unit)
 	char	   *reason;
 
 	/* C3, the first half of C2, and whether the slot is still there */
-	if (slot->made_on.sysid != publisher->sysid ||
-		slot->made_on.timeline != publisher->timeline ||
+	if ((guard_is_on("c3") &&
+		 (slot->made_on.sysid != publisher->sysid ||
+		  slot->made_on.timeline != publisher->timeline)) ||
 		(slot->stream == NULL &&
 		 !slot_can_start(unit->session, NameStr(slot->name), slot->position,
 						 &reason)))
@@ -491,10 +505,13 @@ unit_take_snapshot(Unit *unit)
 	unit->filter_end = session_parse_lsn(publisher_value(res, 0, 1));
 	unit->position = slot->position;
 
-	if (!remote_snapshot_sees_all_of(unit->snapshot, slot->birth) ||
-		!remote_snapshot_sees_delivered(unit->snapshot, &slot->delivered))
+	if ((guard_is_on("c1a") &&
+		 !remote_snapshot_sees_all_of(unit->snapshot, slot->birth)) ||
+		(guard_is_on("c1b") &&
+		 !remote_snapshot_sees_delivered(unit->snapshot, &slot->delivered)))
 		verdict = SNAPSHOT_TOO_EARLY;
-	else if (strcmp(slot_fingerprint(unit->session, conn),
+	else if (guard_is_on("c2") &&
+			 strcmp(slot_fingerprint(unit->session, conn),
 					slot->fingerprint) != 0)
 		verdict = SNAPSHOT_NEEDS_NEW_SLOT;
 
@@ -573,4 +590,5 @@ unit_copy_tables(Unit *unit)
 	MemoryContextDelete(context);
 	publisher_command(unit->session->sql, "COMMIT");
 	session_release_lock(unit->session);
+	test_point("copy_done", unit->tables[0].relname);
 }

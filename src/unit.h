@@ -144,11 +144,12 @@ extern void unit_bound_lock_waits(void);
 extern void unit_record_handover(Unit *unit);
 
 /*
- * Tag what follows with the unit's origin; and commit with the origin's
+ * Tag what follows with the unit's origin; hold it; and commit with its
  * position moved to 'lsn'.  The origin is held only within unit_commit, after
  * every lock has been taken (section 7, Origins).
  */
 extern void unit_tag_origin(Unit *unit);
+extern void unit_hold_origin(Unit *unit);
 extern void unit_commit(Unit *unit, XLogRecPtr lsn, TimestampTz timestamp);
 
 /* After an error: let go of the origin and of all that the unit held. */

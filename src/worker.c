@@ -64,6 +64,7 @@
 #include "pool.h"
 #include "settings.h"
 #include "staged.h"
+#include "testing.h"
 #include "unit.h"
 #include "work_list.h"
 #include "worker.h"
@@ -137,7 +138,11 @@ take_fitting_snapshot(const BatchPlan *plan)
 		}
 		unit_use_slot(unit, slot);
 		pool_set_phase(PHASE_WAITING_FOR_SNAPSHOT);
+		test_point("snapshot", unit->tables[0].relname);
 		verdict = unit_take_snapshot(unit);
+		test_point(verdict == SNAPSHOT_FITS ? "snapshot_fits" :
+				   verdict == SNAPSHOT_TOO_EARLY ? "snapshot_too_early" :
+				   "snapshot_needs_new_slot", unit->tables[0].relname);
 		if (verdict == SNAPSHOT_FITS)
 			return;
 		if (verdict == SNAPSHOT_NEEDS_NEW_SLOT ||
@@ -182,6 +187,7 @@ synchronize_staged(const BatchPlan *plan)
 		staged_announce(unit);
 		take_fitting_snapshot(plan);
 		staged_copy(unit);
+		test_point("copied", unit->tables[0].relname);
 	}
 	stream = unit->slot != NULL ? slot_stream(session, slot) :
 		(adopted = stream_open(session, NameStr(unit->slot_name), NULL));
@@ -252,6 +258,7 @@ synchronize(const BatchPlan *plan, const Batch *batch)
 	if (unit == NULL)
 		return;					/* another worker was faster */
 	MemoryContextSwitchTo(unit->context);
+	test_point("claimed", unit->tables[0].relname);
 	if (batch->express)
 		synchronize_express(plan);
 	else
