@@ -759,8 +759,8 @@ wait_for_work(TimestampTz idle_since, TimestampTz next_look)
 	return true;
 }
 
-/* Work until there is none for a while. */
-static void
+/* Work until there is none for a while; returns whether there was any. */
+static bool
 work_loop(void)
 {
 	TimestampTz idle_since = GetCurrentTimestamp();
@@ -789,6 +789,10 @@ work_loop(void)
 		pool_report_look(Max(0, work->more - 1), work->next_look);
 		if (OidIsValid(work->subid))
 		{
+			if (!worked)
+				ereport(LOG,
+						errmsg("reuse_sync worker for database \"%s\" has started",
+							   database_name));
 			pgstat_report_activity(STATE_RUNNING, NULL);
 			last_served = work->subid;
 			serve_subscription(work);
@@ -802,6 +806,7 @@ work_loop(void)
 			break;
 		}
 	}
+	return worked;
 }
 
 static void
@@ -834,14 +839,12 @@ reuse_sync_worker_main(Datum ticket)
 	}
 	else
 	{
-		ereport(LOG,
-				errmsg("reuse_sync worker for database \"%s\" has started",
-					   database_name));
-		work_loop();
-		ereport(LOG,
-				errmsg("reuse_sync worker for database \"%s\" ends after " INT64_FORMAT " tables",
-					   database_name,
-					   MyPoolWorker->tables_synced));
+		/* A process that only looks and finds nothing is not worth a line. */
+		if (work_loop())
+			ereport(LOG,
+					errmsg("reuse_sync worker for database \"%s\" ends after " INT64_FORMAT " tables",
+						   database_name,
+						   MyPoolWorker->tables_synced));
 	}
 	proc_exit(0);
 }

@@ -250,15 +250,18 @@ $pub->safe_psql(
 	COMMIT PREPARED 'yes';});
 
 # The copy does not let the publisher truncate a table.  The lock keeps the
-# batch from being handed over until that has been done.
+# batch from being handed over until that has been done.  It is on the table
+# that is locked first, so that the worker has no other lock, and the apply
+# worker is past all changes of this table, so that it does not have to wait.
+catch_up($pub, $sub, 's');
 my $keeper = $catchup->session('sub');
 my $writer = $catchup->session('pub');
 my $pid    = $writer->query_safe('SELECT pg_backend_pid()');
-$keeper->query_safe('BEGIN; LOCK TABLE t3 IN ROW EXCLUSIVE MODE');
+$keeper->query_safe('BEGIN; LOCK TABLE t1 IN ROW EXCLUSIVE MODE');
 $writer->query_until(
 	qr/begun/, q{\echo begun
 	BEGIN;
-	INSERT INTO t1 VALUES (300, 'with truncate');
+	INSERT INTO t3 VALUES (300, 'with truncate');
 	TRUNCATE t4, t6;
 	INSERT INTO t4 VALUES (1, 'truncated');
 	COMMIT;
@@ -272,6 +275,27 @@ $pub->poll_query_until('postgres',
 $catchup->open_gate('t2');
 $writer->query_safe('SELECT 1');
 is(states_of(@first), 'iiii', 'all changes were made before the handover');
+
+# The worker waits for the lock.  The apply worker skips what it finds of t4,
+# and is past it when the lock is there.
+$sub->poll_query_until(
+	'postgres', q{
+	SELECT count(*) > 0 FROM pg_locks
+	WHERE relation = 't1'::regclass AND NOT granted})
+  or die 'the batch does not come to the handover';
+$pub->safe_psql(
+	'postgres', q{
+	BEGIN;
+	INSERT INTO t4 VALUES (3, 'skipped');
+	INSERT INTO ready (b) VALUES ('not skipped');
+	UPDATE t4 SET b = b || ', skipped' WHERE a = 1;
+	COMMIT;});
+catch_up($pub, $sub, 's');
+is( states_of(@first)
+	  . $sub->safe_psql('postgres',
+		q{SELECT count(*) FROM ready WHERE b = 'not skipped'}),
+	'iiii1',
+	'the apply worker is past a change of the batch');
 
 # The second snapshot waits for this transaction and sees it; it commits after
 # the handover of the first batch, so it is streamed to the second one.
@@ -322,7 +346,7 @@ is( $pub->safe_psql(
 			(SELECT count(*) FROM t6),
 			(SELECT b FROM t1 WHERE a = 200), (SELECT b FROM t3 WHERE a = 10),
 			(SELECT b FROM t7 WHERE a = 70), (SELECT b FROM t8 WHERE a = 70)}),
-	'1truncated, 2truncated|1|open, late|prepared late|prepared late'
+	'1truncated, skipped, 2truncated, 3skipped|1|open, late|prepared late|prepared late'
 	  . '|prepared late, late',
 	'the transactions have done what they should');
 

@@ -11,7 +11,7 @@ use warnings;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(time usleep);
 
 use ReuseSync;
 use CatchUp;
@@ -196,6 +196,26 @@ sub walsender
 		"SELECT pid FROM pg_stat_activity WHERE application_name = '$slot'");
 }
 
+# Stop the publisher; true if it stops.  'meanwhile' is called when it has
+# begun to.
+sub stop_publisher
+{
+	my ($mode, $meanwhile) = @_;
+	my $offset = -s $pub->logfile;
+	my $polls  = 10 * $PostgreSQL::Test::Utils::timeout_default;
+
+	system_log('pg_ctl', '-D', $pub->data_dir, '-m', $mode, '-W', 'stop') == 0
+	  or die 'could not stop the publisher';
+	$pub->wait_for_log(qr/received $mode shutdown request/, $offset);
+	$meanwhile->();
+	usleep(100_000) while -e $pub->data_dir . '/postmaster.pid' && $polls-- > 0;
+	return 0 if -e $pub->data_dir . '/postmaster.pid';
+
+	# It is told what has happened.
+	$pub->stop($mode, fail_ok => 1);
+	return 1;
+}
+
 sub log_offset
 {
 	return -s $sub->logfile;
@@ -374,11 +394,6 @@ sub orphaned_slot
 	# All has been received, and nothing will be sent any more.
 	my $pid    = worker_pid();
 	my $sender = walsender();
-	my $backend = $pub->safe_psql(
-		'postgres', q{
-		SELECT pid FROM pg_stat_activity
-		WHERE application_name = 'reuse_sync'});
-	like("$sender $backend", qr/^\d+ \d+$/, 'two connections');
 	kill 'STOP', $sender;
 	$holder->query_safe("SELECT pg_advisory_unlock($commit_lock)");
 	wait_until(
@@ -393,10 +408,8 @@ sub orphaned_slot
 	}
 	else
 	{
-		$pub->kill9;
-		wait_for_exit($backend);
-		kill 'CONT', $sender;
-		wait_for_exit($sender);
+		stop_publisher('immediate', sub { kill 'CONT', $sender })
+		  or die 'the publisher does not stop';
 		$pub->start;
 	}
 	end_session($holder);
@@ -412,17 +425,88 @@ sub orphaned_slot
 	return;
 }
 
-# Return when a process is gone.
-sub wait_for_exit
+# A worker has the stream of one table open while it copies the next one, and
+# the publisher, which will not stop before all it has sent is confirmed, is
+# stopped.
+sub fast_stop
 {
-	my ($pid) = @_;
+	configure('reuse_sync.batch_size' => '8MB');
+	publish('p_stop', 'stop_first', 'stop_second');
+	$catchup->close_gate('stop_second');
+	subscribe($pub, $sub, 's_stop', 'p_stop');
+	$catchup->wait_at_gates(['stop_second']);
+	is( $pub->safe_psql(
+			'postgres', q{
+			SELECT count(*) FROM pg_stat_replication
+			WHERE application_name LIKE 'reuse\_sync\_%'}),
+		1,
+		'a stream is open');
 
-	foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		return if !kill 0, $pid;
-		Time::HiRes::usleep(100_000);
-	}
-	die "process $pid does not end";
+	my $offset = -s $pub->logfile;
+	my $start  = time;
+	ok( stop_publisher(
+			'fast',
+			sub {
+				$pub->wait_for_log(
+					qr/reuse_sync FATAL: +terminating connection|terminating connection due to/,
+					$offset);
+				$catchup->open_gate('stop_second');
+			}),
+		'the publisher stops');
+	note 'stopped after ' . (time - $start) . ' s';
+	cmp_ok(time - $start, '<', 20, 'at once');
+	$pub->stop('immediate');
+	$pub->start;
+	wait_ready($sub, 's_stop');
+	rows_ok($pub, $sub, $_, "contents of $_") foreach qw(stop_first stop_second);
+	drop_subscription('s_stop');
+	return;
+}
+
+# DROP SUBSCRIPTION comes when a worker has deleted the row of its slot, and
+# has not yet committed this.
+sub dropped_at_the_end
+{
+	configure('reuse_sync.batch_size' => '8MB');
+	publish('p_goes_on', 'goes_on');
+	publish('p_ends',    'ends');
+	subscribe($pub, $sub, 's_ends', 'p_goes_on');
+	wait_ready($sub, 's_ends');
+	no_leftovers_ok($pub, $sub, 'the first slot is gone');
+
+	# The apply worker must not get to the table.
+	my $lock = lock_table('goes_on', 'SHARE');
+	$pub->safe_psql('postgres', "INSERT INTO goes_on VALUES (101, 'waits')");
+	wait_until(q{
+		SELECT count(*) = 1 FROM pg_locks
+		WHERE relation = 'goes_on'::regclass AND NOT granted});
+	$catchup->close_gate('ends');
+	$sub->safe_psql('postgres',
+		'ALTER SUBSCRIPTION s_ends ADD PUBLICATION p_ends');
+	$catchup->wait_at_gates(['ends']);
+	my $origins = lock_table('pg_replication_origin', 'ROW EXCLUSIVE');
+	$catchup->open_gate('ends');
+	waits_for_table('pg_replication_origin', 'Exclusive');
+	is(table_state($sub, 'ends'), 's', 'the table is handed over');
+
+	my $dropper = $sub->background_psql('postgres', on_error_stop => 0);
+	$dropper->query_safe('SET client_min_messages = warning');
+	my $pid = $dropper->query_safe('SELECT pg_backend_pid()');
+	$dropper->query_until(qr/begun/,
+		"\\echo begun\nDROP SUBSCRIPTION s_ends;\n");
+	wait_until(qq{
+		SELECT count(*) > 0 FROM pg_locks
+		WHERE pid = $pid AND NOT granted
+		AND (locktype = 'transactionid'
+			OR relation = 'pg_replication_origin'::regclass)});
+	end_session($origins);
+	my (undef, $failed) = $dropper->query('SELECT 1');
+	ok(!$failed, 'the subscription is dropped');
+	$dropper->quit;
+	end_session($lock);
+	no_leftovers_ok($pub, $sub, 'no slot and no origin left');
+	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	return;
 }
 
 # A trigger that raises at the end of the handover, with a change that came
@@ -664,6 +748,8 @@ subtest 'worker ends before it has dropped its slot' =>
   sub { orphaned_slot('worker_ends') };
 subtest 'publisher ends before the slot is dropped' =>
   sub { orphaned_slot('publisher_ends') };
+subtest 'publisher stops during a copy' => \&fast_stop;
+subtest 'subscription is dropped before its slot is' => \&dropped_at_the_end;
 subtest 'handover fails at its end'        => \&failed_handover;
 subtest 'apply worker hangs'               => \&many_handed_over;
 subtest 'TRUNCATE of a table that is read' => \&truncate_while_read;
