@@ -731,11 +731,7 @@ begin_work(void)
 	exists = catalog_exists(WARNING) && catalog_hold();
 	strlcpy(database_name, get_database_name(MyDatabaseId), NAMEDATALEN);
 	if (exists)
-	{
 		catalog_forget_strangers();
-		Counters.workers_started++;
-		catalog_write_counters();
-	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(serving_context);
 	return exists;
@@ -790,9 +786,12 @@ work_loop(void)
 		if (OidIsValid(work->subid))
 		{
 			if (!worked)
+			{
+				Counters.workers_started++;
 				ereport(LOG,
 						errmsg("reuse_sync worker for database \"%s\" has started",
 							   database_name));
+			}
 			pgstat_report_activity(STATE_RUNNING, NULL);
 			last_served = work->subid;
 			serve_subscription(work);
