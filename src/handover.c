@@ -177,7 +177,7 @@ handover_deadline(void)
 {
 	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 									   guard_is_on("lock_bound") ?
-									   reuse_sync_handover_lock_timeout * 3 / 4 :
+									   reuse_sync_handover_lock_timeout / 4 * 3 :
 									   INT_MAX);
 }
 

@@ -369,6 +369,8 @@ sub settled_rows_ok
 	my ($pub, $sub, @tables) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
+	# What has been committed asynchronously is to be waited for as well.
+	$pub->safe_psql('postgres', 'SELECT txid_current()');
 	wait_ready($sub, 's');
 	catch_up($pub, $sub, 's');
 	rows_ok($pub, $sub, $_, "rows of table $_") foreach @tables;
