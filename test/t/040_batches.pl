@@ -26,23 +26,29 @@ my $sub = new_subscriber(
 	'reuse_sync.max_workers_per_subscription' => 1);
 my $catchup = CatchUp->new($pub, $sub);
 
-# Change settings of the subscriber; return when its processes know.
-sub configure
+# Change settings of a server; return when its processes have been told.
+sub configure_node
 {
-	my (%conf) = @_;
+	my ($node, %conf) = @_;
 
 	foreach my $name (sort keys %conf)
 	{
-		$sub->append_conf('postgresql.conf', "$name = '$conf{$name}'");
+		$node->append_conf('postgresql.conf', "$name = '$conf{$name}'");
 	}
-	$sub->reload;
+	$node->reload;
 	foreach my $name (sort keys %conf)
 	{
-		$sub->poll_query_until(
+		$node->poll_query_until(
 			'postgres', "SELECT current_setting('$name')", $conf{$name})
 		  or die "$name is not $conf{$name}";
 	}
 	return;
+}
+
+# Change settings of the subscriber.
+sub configure
+{
+	return configure_node($sub, @_);
 }
 
 # Create tables on both sides, with the same few rows on the publisher, and a
@@ -250,10 +256,7 @@ $pub->safe_psql(
 	COMMIT PREPARED 'yes';});
 
 # The copy does not let the publisher truncate a table.  The lock keeps the
-# batch from being handed over until that has been done.  It is on the table
-# that is locked first, so that the worker has no other lock, and the apply
-# worker is past all changes of this table, so that it does not have to wait.
-catch_up($pub, $sub, 's');
+# batch from being handed over until that has been done.
 my $keeper = $catchup->session('sub');
 my $writer = $catchup->session('pub');
 my $pid    = $writer->query_safe('SELECT pg_backend_pid()');
@@ -275,27 +278,6 @@ $pub->poll_query_until('postgres',
 $catchup->open_gate('t2');
 $writer->query_safe('SELECT 1');
 is(states_of(@first), 'iiii', 'all changes were made before the handover');
-
-# The worker waits for the lock.  The apply worker skips what it finds of t4,
-# and is past it when the lock is there.
-$sub->poll_query_until(
-	'postgres', q{
-	SELECT count(*) > 0 FROM pg_locks
-	WHERE relation = 't1'::regclass AND NOT granted})
-  or die 'the batch does not come to the handover';
-$pub->safe_psql(
-	'postgres', q{
-	BEGIN;
-	INSERT INTO t4 VALUES (3, 'skipped');
-	INSERT INTO ready (b) VALUES ('not skipped');
-	UPDATE t4 SET b = b || ', skipped' WHERE a = 1;
-	COMMIT;});
-catch_up($pub, $sub, 's');
-is( states_of(@first)
-	  . $sub->safe_psql('postgres',
-		q{SELECT count(*) FROM ready WHERE b = 'not skipped'}),
-	'iiii1',
-	'the apply worker is past a change of the batch');
 
 # The second snapshot waits for this transaction and sees it; it commits after
 # the handover of the first batch, so it is streamed to the second one.
@@ -336,7 +318,32 @@ $pub->safe_psql(
 	BEGIN;
 	DELETE FROM t7;
 	ROLLBACK;});
+
+# The worker waits for the lock on its first table, and has no other.  The
+# apply worker skips what it finds of another one, and is past it when the
+# locks are there.
+catch_up($pub, $sub, 's');
+$keeper->query_safe('BEGIN; LOCK TABLE t5 IN ROW EXCLUSIVE MODE');
 $catchup->open_gate('t7');
+$sub->poll_query_until(
+	'postgres', q{
+	SELECT count(*) > 0 FROM pg_locks
+	WHERE relation = 't5'::regclass AND NOT granted})
+  or die 'the second batch does not come to the handover';
+$pub->safe_psql(
+	'postgres', q{
+	BEGIN;
+	INSERT INTO t8 VALUES (80, 'skipped');
+	INSERT INTO ready (b) VALUES ('not skipped');
+	UPDATE t8 SET b = b || ', skipped' WHERE a = 70;
+	COMMIT;});
+catch_up($pub, $sub, 's');
+is( states_of(@second)
+	  . $sub->safe_psql('postgres',
+		q{SELECT count(*) FROM ready WHERE b = 'not skipped'}),
+	'iiii1',
+	'the apply worker is past a change of the second batch');
+$keeper->query_safe('COMMIT');
 wait_ready($sub, 's');
 catch_up($pub, $sub, 's');
 rows_of_all_ok('two batches', @first, @second, 'ready');
@@ -346,8 +353,8 @@ is( $pub->safe_psql(
 			(SELECT count(*) FROM t6),
 			(SELECT b FROM t1 WHERE a = 200), (SELECT b FROM t3 WHERE a = 10),
 			(SELECT b FROM t7 WHERE a = 70), (SELECT b FROM t8 WHERE a = 70)}),
-	'1truncated, skipped, 2truncated, 3skipped|1|open, late|prepared late|prepared late'
-	  . '|prepared late, late',
+	'1truncated, 2truncated|1|open, late|prepared late|prepared late'
+	  . '|prepared late, late, skipped',
 	'the transactions have done what they should');
 
 my $since = count();
@@ -378,6 +385,40 @@ catch_up($pub, $sub, 's');
 rows_of_all_ok('afterwards', @first, @second);
 no_leftovers_ok($pub, $sub, 'no slot and no origin left');
 no_errors_ok($sub, 0, 'nothing has failed and been tried again');
+
+#
+# A transaction that the snapshot of a batch has seen and that has not been
+# flushed when the batch is handed over: it has committed asynchronously, and
+# the process that would flush it in a moment is slow.
+#
+my @unflushed = map { "unflushed_$_" } 1 .. 8;
+
+create_tables('p_unflushed', @unflushed);
+$catchup->close_gate('unflushed_2');
+$sub->safe_psql('postgres',
+	'ALTER SUBSCRIPTION s ADD PUBLICATION p_unflushed');
+$catchup->wait_at_gates(['unflushed_2']);
+$writer->query_safe(
+	q{SET synchronous_commit = off;
+	BEGIN; LOCK TABLE unflushed_5 IN ACCESS EXCLUSIVE MODE;
+	INSERT INTO unflushed_5 VALUES (50, 'seen');
+	UPDATE unflushed_6 SET a = a + 100 WHERE a < 5;
+	INSERT INTO unflushed_6 VALUES (1, 'seen');
+	DELETE FROM unflushed_7 WHERE a = 3;});
+$catchup->open_gate('unflushed_2');
+$pub->poll_query_until(
+	'postgres', q{
+	SELECT count(*) > 0 FROM pg_locks
+	WHERE relation = 'unflushed_5'::regclass AND NOT granted})
+  or die 'the second batch does not come to unflushed_5';
+configure_node($pub, wal_writer_delay => '10s');
+$writer->query_safe('COMMIT; RESET synchronous_commit');
+wait_ready($sub, 's');
+configure_node($pub, wal_writer_delay => '200ms');
+$pub->safe_psql('postgres', q{INSERT INTO unflushed_5 VALUES (51, 'later')});
+catch_up($pub, $sub, 's');
+rows_of_all_ok('seen before it was flushed', @unflushed);
+no_errors_ok($sub, 0, 'the apply worker has not met it again');
 
 #
 # Tables of a batch that fail, each in its own way.

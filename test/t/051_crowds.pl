@@ -65,8 +65,7 @@ sub restart
 		create_table($sub, $db, $_) foreach qw(early late);
 		subscribe($pub, $sub, "s_$db", 'p_early', sub_db => $db);
 	}
-	is( join(
-			'', map { table_state($sub, 'early', $_) } @databases),
+	is( join('', map { table_state($sub, 'early', $_) } @databases),
 		'iiiiii',
 		'a table is pending in each database');
 	pause($sub, 'off');
@@ -203,7 +202,8 @@ sub fair
 
 	subscribe($pub, $sub, 's_long', join(', ', map { "p_$_" } @long));
 	my ($gate) = $catchup->wait_at_gates(\@long);
-	subscribe($pub, $sub, 's_second', 'p_second', with => 'enabled = false, create_slot = true');
+	subscribe($pub, $sub, 's_second', 'p_second',
+		with => 'enabled = false, create_slot = true');
 	$sub->safe_psql(
 		'postgres', q{
 		ALTER SUBSCRIPTION s_second OWNER TO second;
@@ -218,7 +218,8 @@ sub fair
 	  or die 'no worker';
 	my $opened = 0;
 	my @closed = @long;
-	while (@closed)
+	my $polls  = 10 * $PostgreSQL::Test::Utils::timeout_default;
+	while (@closed && $polls-- > 0)
 	{
 		my @ready = grep { $_ eq 'r' || $_ eq 's' } table_state($sub, 'second'),
 		  table_state($sub, 'third', 'third');
