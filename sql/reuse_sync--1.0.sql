@@ -60,6 +60,7 @@ SELECT NULL::oid AS dbid,
        NULL::xid AS copy_xid,             -- the transaction that set f
        NULL::text AS snapshot,            -- what the copy saw
        NULL::pg_lsn AS filter_end,        -- the snapshot decides below this
+       NULL::text AS publications,        -- that the slot's stream is of
        NULL::boolean AS was_empty,        -- before its first copy
        NULL::timestamptz AS started_at,
        NULL::bigint AS bytes_total,

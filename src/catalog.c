@@ -60,7 +60,7 @@ enum
 {
 	PROGRESS_dbid, PROGRESS_subid, PROGRESS_relid, PROGRESS_slot_id,
 	PROGRESS_copy_xid, PROGRESS_snapshot, PROGRESS_filter_end,
-	PROGRESS_was_empty, PROGRESS_started_at,
+	PROGRESS_publications, PROGRESS_was_empty, PROGRESS_started_at,
 	PROGRESS_bytes_total, PROGRESS_bytes_copied, PROGRESS_tuples_copied,
 	PROGRESS_attempts, PROGRESS_next_retry, PROGRESS_last_error,
 	PROGRESS_last_error_time, PROGRESS_natts
@@ -539,6 +539,7 @@ catalog_get_progress(Oid subid, Oid relid, TableProgress *progress)
 		progress->snapshot = row_get_text(&row, PROGRESS_snapshot);
 		progress->filter_end = (XLogRecPtr)
 			row_get64(&row, PROGRESS_filter_end, 0);
+		progress->publications = row_get_text(&row, PROGRESS_publications);
 		progress->was_empty = !row.nulls[PROGRESS_was_empty] &&
 			DatumGetBool(row.values[PROGRESS_was_empty]);
 		progress->started_at = row_get64(&row, PROGRESS_started_at, 0);
@@ -575,6 +576,7 @@ catalog_put_progress(Oid subid, Oid relid, const TableProgress *progress)
 	row_set_if(&row, PROGRESS_filter_end,
 			   !XLogRecPtrIsInvalid(progress->filter_end),
 			   LSNGetDatum(progress->filter_end));
+	row_set_text(&row, PROGRESS_publications, progress->publications);
 	row_set(&row, PROGRESS_was_empty, BoolGetDatum(progress->was_empty));
 	row_set_if(&row, PROGRESS_started_at, progress->started_at != 0,
 			   TimestampTzGetDatum(progress->started_at));

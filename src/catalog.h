@@ -53,6 +53,7 @@ typedef struct TableProgress
 	TransactionId copy_xid;		/* local transaction that set state f */
 	char	   *snapshot;		/* null: none */
 	XLogRecPtr	filter_end;
+	char	   *publications;	/* that the slot's stream is of */
 	bool		was_empty;		/* all its rows are of our copy */
 	TimestampTz started_at;		/* 0: never */
 	int64		bytes_total;	/* -1: not known */

@@ -52,29 +52,22 @@
 /* Record the position after passing this much that is not ours, in bytes. */
 #define IDLE_ADVANCE	(64 * 1024 * 1024)
 
+/* A literal of the replication grammar: it knows no escape but '' . */
 static char *
-publication_names(Session *session)
+replication_literal(const char *value)
 {
-	StringInfoData names;
-	StringInfoData literal;
-	ListCell   *lc;
+	StringInfoData buf;
 
-	initStringInfo(&names);
-	foreach(lc, session->sub->publications)
-		appendStringInfo(&names, "%s%s", names.len > 0 ? "," : "",
-						 publisher_identifier(strVal(lfirst(lc))));
-
-	/* The replication grammar knows no escapes but the doubled quote. */
-	initStringInfo(&literal);
-	appendStringInfoChar(&literal, '\'');
-	for (const char *p = names.data; *p; p++)
+	initStringInfo(&buf);
+	appendStringInfoChar(&buf, '\'');
+	for (const char *p = value; *p; p++)
 	{
 		if (*p == '\'')
-			appendStringInfoChar(&literal, '\'');
-		appendStringInfoChar(&literal, *p);
+			appendStringInfoChar(&buf, '\'');
+		appendStringInfoChar(&buf, *p);
 	}
-	appendStringInfoChar(&literal, '\'');
-	return literal.data;
+	appendStringInfoChar(&buf, '\'');
+	return buf.data;
 }
 
 /*
@@ -136,7 +129,9 @@ start_streaming(Stream *stream)
 					 " (proto_version '1', publication_names %s",
 					 publisher_identifier(NameStr(stream->slot_name)),
 					 LSN_FORMAT_ARGS(unit->position),
-					 publication_names(session));
+					 replication_literal(unit->publications != NULL ?
+										 unit->publications :
+										 session_publication_names(session)));
 	if (session->sub->binary && publisher_version(stream->conn) >= 140000)
 		appendStringInfoString(&command, ", binary 'true'");
 	appendStringInfoChar(&command, ')');
@@ -371,12 +366,11 @@ handle_change(Stream *stream, StringInfo s)
 			unit_hold_origin(stream->unit);
 
 		/* Its lock makes the apply worker queue behind us. */
-		if (type == LOGICAL_REP_MSG_TRUNCATE && !stream->skipping &&
-			!stream->keep_open)
+		if (type == LOGICAL_REP_MSG_TRUNCATE && !stream->skipping)
 		{
 			if (!IsTransactionState())
 				StartTransactionCommand();
-			unit_bound_lock_waits();
+			unit_bound_lock_waits(reuse_sync_handover_lock_timeout);
 			MemoryContextSwitchTo(stream->message_context);
 		}
 		if (apply_message(stream->apply, s, stream->skipping))

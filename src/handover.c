@@ -56,6 +56,9 @@
  */
 #define CLOSE_FRACTION	4
 
+/* After so many a table gives way to others that wait for a worker. */
+#define PATIENT_ATTEMPTS	4
+
 /* Longest time between two attempts, in ms. */
 #define MAX_PAUSE		10000
 
@@ -98,12 +101,10 @@ handover_lock(Unit *unit)
 
 	/* A subtransaction, so that what the transaction has done stays. */
 	BeginInternalSubTransaction(NULL);
-	unit_bound_lock_waits();
 	PG_TRY();
 	{
-		/* In the order of oids, lest two workers wait for each other. */
-		for (int i = 0; guard_is_on("lock") && i < unit->ntables; i++)
-			LockRelationOid(unit->tables[i].relid, ShareRowExclusiveLock);
+		if (guard_is_on("lock"))
+			unit_lock_tables(unit, ShareRowExclusiveLock);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -284,7 +285,7 @@ try_hand_over(Stream *stream)
 }
 
 void
-hand_over(Stream *stream)
+hand_over(Stream *stream, bool (*others_wait) (void))
 {
 	Unit	   *unit = stream->unit;
 
@@ -293,6 +294,16 @@ hand_over(Stream *stream)
 		get_close(stream, attempt == 0);
 		if (try_hand_over(stream))
 			break;
+		if (attempt + 1 >= PATIENT_ATTEMPTS && others_wait())
+		{
+			unit->gives_way = true;
+			ereport(ERROR,
+					errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					errmsg("table \"%s.%s\" could not be locked, or not be caught up with under the lock, within %d ms",
+						   unit->tables[0].nspname, unit->tables[0].relname,
+						   reuse_sync_handover_lock_timeout),
+					errhint("A session holds a lock on it, see pg_locks, or its changes take long to apply; see also reuse_sync.handover_lock_timeout."));
+		}
 
 		/*
 		 * Whoever has the table may keep it for long; our request in the

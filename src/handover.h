@@ -45,9 +45,12 @@ extern void handover_finish(Stream *stream);
  * in state 's', on disk, and the slot is confirmed up to the handover's
  * position, which is unit->position.
  *
+ * If that takes many attempts while 'others_wait', throws
+ * ERRCODE_LOCK_NOT_AVAILABLE with unit->gives_way; the table stays in 'f'.
+ *
  * Locks the table in SHARE ROW EXCLUSIVE mode, waiting for it and holding it
  * for handover_lock_timeout at most.
  */
-extern void hand_over(Stream *stream);
+extern void hand_over(Stream *stream, bool (*others_wait) (void));
 
 #endif							/* REUSE_SYNC_HANDOVER_H */

@@ -336,7 +336,11 @@ take_reports(void)
 		if (copy.finished ||
 			(handles[i] != NULL && copy.pid == 0 &&
 			 GetBackgroundWorkerPid(handles[i], &pid) == BGWH_STOPPED))
+		{
+			/* Of those that have as few, the others come first. */
+			groups = lappend(list_delete_ptr(groups, group), group);
 			reap(i);
+		}
 	}
 }
 

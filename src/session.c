@@ -205,6 +205,19 @@ session_publication_literals(Session *session)
 	return buf.data;
 }
 
+char *
+session_publication_names(Session *session)
+{
+	StringInfoData buf;
+	ListCell   *lc;
+
+	initStringInfo(&buf);
+	foreach(lc, session->sub->publications)
+		appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "",
+						 publisher_identifier(strVal(lfirst(lc))));
+	return buf.data;
+}
+
 XLogRecPtr
 session_parse_lsn(const char *text)
 {

@@ -72,6 +72,9 @@ extern bool session_is_current(Session *session, bool always);
 /* The subscribed publications as a list of quoted SQL literals. */
 extern char *session_publication_literals(Session *session);
 
+/* The same as the output plugin takes them: quoted names, with commas. */
+extern char *session_publication_names(Session *session);
+
 /*
  * Make a position on the publisher (design.md section 6): a transactional
  * message, whose commit has been flushed and answered.  Returns the LSN of

@@ -35,6 +35,7 @@
 
 #include "catalog.h"
 #include "pool.h"
+#include "settings.h"
 #include "staged.h"
 #include "testing.h"
 
@@ -106,6 +107,8 @@ staged_resume(Unit *unit)
 		MemoryContextSwitchTo(unit->context);
 		unit->snapshot = remote_snapshot_parse(progress.snapshot);
 		unit->filter_end = progress.filter_end;
+		if (progress.publications != NULL)
+			unit->publications = pstrdup(progress.publications);
 	}
 	table->bytes_copied = progress.bytes_copied;
 	table->tuples_copied = progress.tuples_copied;
@@ -318,6 +321,7 @@ record_copy(Unit *unit, bool was_empty)
 	progress.copy_xid = GetTopTransactionId();
 	progress.snapshot = snapshot_text(unit->snapshot);
 	progress.filter_end = unit->filter_end;
+	progress.publications = session_publication_names(unit->session);
 	progress.was_empty = was_empty;
 	progress.started_at = unit->started;
 	progress.bytes_total = table->bytes_total;
@@ -359,6 +363,7 @@ staged_copy(Unit *unit)
 	StartTransactionCommand();
 	unit_tag_origin(unit);
 	unit_check_claim(unit);
+	unit_lock_for_copy(unit);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (unit->empty_first)
 		remove_rows(unit->session->sub->oid, unit->tables[0].relid);

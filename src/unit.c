@@ -192,11 +192,11 @@ unit_committed(Unit *unit)
 }
 
 void
-unit_bound_lock_waits(void)
+unit_bound_lock_waits(int ms)
 {
 	char		value[32];
 
-	snprintf(value, sizeof(value), "%d", reuse_sync_handover_lock_timeout);
+	snprintf(value, sizeof(value), "%d", ms);
 	(void) set_config_option("lock_timeout", value, PGC_SUSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
@@ -548,6 +548,32 @@ copy_progress(int64 bytes)
 		AcceptInvalidationMessages();
 		unit_check_claim(copying);
 	}
+}
+
+void
+unit_lock_tables(Unit *unit, LOCKMODE lockmode)
+{
+	TimestampTz deadline =
+	TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+								reuse_sync_handover_lock_timeout);
+
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		long		left =
+		TimestampDifferenceMilliseconds(GetCurrentTimestamp(), deadline);
+
+		unit->at = &unit->tables[i];
+		unit_bound_lock_waits(Max(left, 1));
+		LockRelationOid(unit->at->relid, lockmode);
+	}
+	unit->at = NULL;
+}
+
+void
+unit_lock_for_copy(Unit *unit)
+{
+	unit_lock_tables(unit, RowExclusiveLock);
+	unit_bound_lock_waits(0);
 }
 
 static void

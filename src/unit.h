@@ -21,6 +21,7 @@
 #include "access/xlogdefs.h"
 #include "replication/origin.h"
 #include "storage/itemptr.h"
+#include "storage/lockdefs.h"
 
 #include "apply.h"
 #include "remote_snapshot.h"
@@ -67,12 +68,20 @@ typedef struct Unit
 	RemoteSnapshot *snapshot;
 	XLogRecPtr	filter_end;		/* the snapshot decides below this LSN */
 
+	/*
+	 * The publications of a stream that is taken up again; null: those
+	 * subscribed.  One that was made after the slot is unknown to the stream.
+	 */
+	char	   *publications;
+
 	RepOriginId origin;			/* what local changes are tagged with */
 	XLogRecPtr	position;		/* commits below are applied and committed */
 	XLogRecPtr	mark;			/* made after the copy; catch up to it first */
 
 	bool		has_new_state;	/* set, and not yet committed */
 	bool		empty_first;	/* its rows are of a copy that is lost */
+	bool		express;		/* the way it goes */
+	bool		gives_way;		/* to others: no failure, to be gone on with */
 	bool		too_long;		/* the express way would hold locks too long */
 	TimestampTz started;
 } Unit;
@@ -111,6 +120,13 @@ extern void unit_use_slot(Unit *unit, SyncSlot *slot);
 extern SnapshotVerdict unit_take_snapshot(Unit *unit);
 
 /*
+ * Lock the tables as a copy into them does (ROW EXCLUSIVE).  Whoever has one
+ * for longer than handover_lock_timeout is not waited for: throws
+ * ERRCODE_LOCK_NOT_AVAILABLE.
+ */
+extern void unit_lock_for_copy(Unit *unit);
+
+/*
  * Copy the tables in the local transaction that is open, and end the
  * publisher's.
  */
@@ -137,8 +153,14 @@ extern void unit_check_claim(Unit *unit);
 extern void unit_set_state(Unit *unit, char state, XLogRecPtr lsn);
 extern void unit_committed(Unit *unit);
 
-/* End lock waits of the open transaction after handover_lock_timeout. */
-extern void unit_bound_lock_waits(void);
+/* End lock waits of the open transaction after so many ms; 0: never. */
+extern void unit_bound_lock_waits(int ms);
+
+/*
+ * Lock the tables in the order of their oids, lest two workers wait for each
+ * other; all of them together may take handover_lock_timeout.
+ */
+extern void unit_lock_tables(Unit *unit, LOCKMODE lockmode);
 
 /* The rows of our catalog that change when the tables reach 's'. */
 extern void unit_record_handover(Unit *unit);

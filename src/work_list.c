@@ -112,8 +112,8 @@ orphans_due(Oid subid, TimestampTz *next_look)
 	return until == 0;
 }
 
-bool
-work_list_servers_worker(Oid subid, Oid relid)
+static bool
+servers_worker(Oid subid, Oid relid)
 {
 	bool		found;
 
@@ -169,6 +169,17 @@ server_stands_aside(Oid subid, TimestampTz *next_look)
 	return false;
 }
 
+bool
+work_list_is_due(Oid subid, Oid relid)
+{
+	TableProgress progress;
+
+	if (servers_worker(subid, relid))
+		return false;
+	catalog_get_progress(subid, relid, &progress);
+	return future(progress.next_retry) == 0 || pool_is_draining(MyDatabaseId);
+}
+
 List *
 work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 {
@@ -184,7 +195,7 @@ work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 		if (rel->state == SUBREL_STATE_SYNCDONE ||
 			pool_table_is_claimed(subid, rel->relid))
 			continue;
-		if (work_list_servers_worker(subid, rel->relid))
+		if (servers_worker(subid, rel->relid))
 		{
 			*next_look = sooner(*next_look,
 								TimestampTzPlusMilliseconds(GetCurrentTimestamp(),

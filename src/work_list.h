@@ -63,7 +63,10 @@ extern void work_list_postpone_orphans(Oid subid, TimestampTz until);
 
 extern bool work_list_is_postponed(Oid subid);
 
-/* Is a table-sync worker of the server at this table? */
-extern bool work_list_servers_worker(Oid subid, Oid relid);
+/*
+ * Is the table still to be served now?  Not if a table-sync worker of the
+ * server is at it, or if it has failed since the look.  In a transaction.
+ */
+extern bool work_list_is_due(Oid subid, Oid relid);
 
 #endif							/* REUSE_SYNC_WORK_LIST_H */

@@ -175,6 +175,23 @@ synchronize_express(const BatchPlan *plan)
 	PG_END_TRY();
 }
 
+/* Are there tables that this worker could serve instead? */
+static bool
+others_wait(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	TimestampTz ignored = 0;
+	bool		result;
+
+	StartTransactionCommand();
+	result = catalog_hold() &&
+		work_list_tables(session->sub->oid, CurrentMemoryContext,
+						 &ignored) != NIL;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return result;
+}
+
 /* The staged way: 'i', 'd', 'f', 's', or on from an 'f' that was left. */
 static void
 synchronize_staged(const BatchPlan *plan)
@@ -192,7 +209,7 @@ synchronize_staged(const BatchPlan *plan)
 	stream = unit->slot != NULL ? slot_stream(session, slot) :
 		(adopted = stream_open(session, NameStr(unit->slot_name), NULL));
 	stream_serve(stream, unit);
-	hand_over(stream);
+	hand_over(stream, others_wait);
 }
 
 /* A slot that only this unit could use has served. */
@@ -307,17 +324,34 @@ retry_time(int attempts)
 										   reuse_sync_max_retry_interval));
 }
 
+/* Have a table wait a while, for no fault of its own. */
+static void
+put_off(Oid relid)
+{
+	Oid			subid = session->sub->oid;
+	TableProgress progress;
+
+	StartTransactionCommand();
+	catalog_get_progress(subid, relid, &progress);
+	progress.next_retry = retry_time(1);
+	catalog_put_progress(subid, relid, &progress);
+	CommitTransactionCommand();
+}
+
 static void
 record_failure(Oid relid, const ErrorData *edata)
 {
 	Oid			subid = session->sub->oid;
 	TableProgress progress;
+	bool		disable;
 
 	pgstat_report_subscription_error(subid, false);
 	if (pool_is_draining(MyDatabaseId))
 		staged_set_back(session, relid);
 	StartTransactionCommand();
-	if (session->sub->disableonerr)
+	disable = session->sub->disableonerr &&
+		edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+	if (disable)
 		DisableSubscription(subid);
 	catalog_get_progress(subid, relid, &progress);
 	progress.started_at = MyPoolWorker->unit_start;
@@ -334,7 +368,7 @@ record_failure(Oid relid, const ErrorData *edata)
 				   get_rel_name(relid), session->sub->name,
 				   timestamptz_to_str(progress.next_retry)),
 			errdetail_internal("%s", edata->message));
-	if (session->sub->disableonerr)
+	if (disable)
 		ereport(LOG,
 				errmsg("subscription \"%s\" has been disabled because of an error",
 					   session->sub->name));
@@ -342,15 +376,19 @@ record_failure(Oid relid, const ErrorData *edata)
 }
 
 /*
- * The same, but an error in it is only logged: it comes from commands that
- * change what the record is about, or from somebody who cancels.
+ * Record it (null: the table only gave way), but only log an error in that:
+ * it comes from commands that change what the record is about, or from
+ * somebody who cancels.
  */
 static void
 try_to_record_failure(Oid relid, const ErrorData *failure)
 {
 	PG_TRY();
 	{
-		record_failure(relid, failure);
+		if (failure != NULL)
+			record_failure(relid, failure);
+		else
+			put_off(relid);
 	}
 	PG_CATCH();
 	{
@@ -449,16 +487,24 @@ report_shortage(const ErrorData *edata)
  * the express way holds up too long is served the staged way.
  */
 static Oid
-attribute_failure(bool outdated)
+attribute_failure(bool outdated, const ErrorData *edata)
 {
 	Oid			relid = InvalidOid;
 
 	if (outdated || unit->tables[0].state == SUBREL_STATE_SYNCDONE)
 		return InvalidOid;
+
+	/* Somebody has what is being copied into: not this way, then. */
+	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE && unit->express &&
+		unit->snapshot != NULL)
+		unit->too_long = true;
+
 	if (unit->ntables == 1 && !unit->too_long)
 		relid = unit->tables[0].relid;
 	else if (unit->ntables == 1)
 		batch_staged(session, unit->tables[0].relid);
+	else if (unit->at != NULL && unit->too_long)
+		batch_alone(session, unit->at->relid);
 	else if (unit->at != NULL)
 		relid = unit->at->relid;
 	else
@@ -487,6 +533,7 @@ guarded(void (*step) (const Step *), const Step *what)
 	ErrorData  *volatile edata = NULL;
 	volatile bool outdated = false;
 	volatile bool in_unit = false;
+	volatile bool gave_way = false;
 	volatile Oid relid = InvalidOid;
 
 	PG_TRY();
@@ -500,11 +547,12 @@ guarded(void (*step) (const Step *), const Step *what)
 		edata = CopyErrorData();
 		outdated = unit_is_outdated() || pool_let_go_requested();
 		in_unit = unit != NULL && !is_shortage(edata);
+		gave_way = unit != NULL && unit->gives_way;
 		if (in_unit)
-			relid = attribute_failure(outdated);
+			relid = attribute_failure(outdated, edata);
 		if (!outdated && unit != NULL && !in_unit)
 			report_shortage(edata);
-		else if (outdated || (in_unit && !OidIsValid(relid)))
+		else if (outdated || gave_way || (in_unit && !OidIsValid(relid)))
 			ereport(LOG,
 					errmsg("reuse_sync worker gives up a unit of subscription \"%s\" for now",
 						   session->sub->name),
@@ -524,7 +572,7 @@ guarded(void (*step) (const Step *), const Step *what)
 	if (!extension_is_here())
 		return false;
 	if (OidIsValid(relid))
-		try_to_record_failure(relid, edata);
+		try_to_record_failure(relid, gave_way ? NULL : edata);
 	else if (!outdated && !in_unit)
 		work_list_postpone(session->sub->oid, retry_time(1));
 	MemoryContextSwitchTo(serving_context);
@@ -595,11 +643,11 @@ claim(Batch *batch)
 
 	StartTransactionCommand();
 	LockSharedObject(SubscriptionRelationId, subid, 0, AccessShareLock);
-	good = session_is_current(session, false);
+	good = catalog_hold() && session_is_current(session, false);
 	if (good)
 	{
 		for (int i = 0; i < batch->nrelids; i++)
-			if (!work_list_servers_worker(subid, batch->relids[i]))
+			if (work_list_is_due(subid, batch->relids[i]))
 				batch->relids[n++] = batch->relids[i];
 		batch->nrelids = pool_claim_tables(subid, batch->relids, n,
 										   batch->half_done);
