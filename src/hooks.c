@@ -199,7 +199,7 @@ at_transaction_event(XactEvent event, void *arg)
  * this transaction has ended; DROP SUBSCRIPTION takes it as well.
  */
 static void
-before_drop_subscription(const char *name)
+before_drop_subscription(const char *name, bool in_block)
 {
 	Oid			subid = get_subscription_oid(name, true);
 	Subscription *sub;
@@ -214,7 +214,8 @@ before_drop_subscription(const char *name)
 	LockRelationOid(SubscriptionRelationId, AccessExclusiveLock);
 	LockSharedObject(SubscriptionRelationId, subid, 0, AccessExclusiveLock);
 	sub = GetSubscription(subid, true);
-	if (sub == NULL)
+	/* With a slot to drop the command is about to be refused in a block. */
+	if (sub == NULL || (sub->slotname != NULL && in_block))
 		return;
 	pool_prepare_to_wait();
 	while (pool_request_let_go(MyDatabaseId, subid) > 0)
@@ -255,7 +256,7 @@ refuse_refresh(const RangeVar *relation)
 }
 
 static void
-before_command(Node *stmt)
+before_command(Node *stmt, bool in_block)
 {
 	if (!IsTransactionState() || !OidIsValid(MyDatabaseId))
 		return;
@@ -263,7 +264,7 @@ before_command(Node *stmt)
 		before_drop_database(castNode(DropdbStmt, stmt)->dbname);
 	else if (IsA(stmt, DropSubscriptionStmt))
 		before_drop_subscription(castNode(DropSubscriptionStmt,
-										  stmt)->subname);
+										  stmt)->subname, in_block);
 	else if (IsA(stmt, RefreshMatViewStmt))
 		refuse_refresh(castNode(RefreshMatViewStmt, stmt)->relation);
 }
@@ -309,7 +310,8 @@ process_utility(PlannedStmt *pstmt, const char *query_string,
 	/* COMMIT PREPARED and the like may free the tree. */
 	Node	   *stmt = pstmt->utilityStmt;
 
-	before_command(stmt);
+	before_command(stmt, context != PROCESS_UTILITY_TOPLEVEL ||
+				   IsTransactionBlock());
 	if (prev_utility_hook)
 		prev_utility_hook(pstmt, query_string, read_only_tree, context,
 						  params, query_env, dest, qc);

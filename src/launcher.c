@@ -312,6 +312,7 @@ take_reports(void)
 	{
 		PoolWorker	copy;
 		WorkerGroup *group;
+		bool		never_came_up;
 		pid_t		pid;
 
 		pool_lock(true);
@@ -322,6 +323,9 @@ take_reports(void)
 		if (!copy.in_use)
 			continue;
 		group = get_group(copy.dbid, copy.userid);
+		never_came_up = handles[i] != NULL && copy.pid == 0 &&
+			!copy.finished &&
+			GetBackgroundWorkerPid(handles[i], &pid) == BGWH_STOPPED;
 		if (copy.looked && !copy.hinted)
 		{
 			group->pending = copy.pending;
@@ -330,12 +334,10 @@ take_reports(void)
 		/* It was asked to leave, or died: what it had to do is still there. */
 		if (copy.finished && (copy.hinted || copy.leave))
 			make_due(group);
-		else if (copy.finished && !copy.done)
+		else if ((copy.finished && !copy.done) || never_came_up)
 			group->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													 wal_retrieve_retry_interval);
-		if (copy.finished ||
-			(handles[i] != NULL && copy.pid == 0 &&
-			 GetBackgroundWorkerPid(handles[i], &pid) == BGWH_STOPPED))
+		if (copy.finished || never_came_up)
 		{
 			/* Of those that have as few, the others come first. */
 			groups = lappend(list_delete_ptr(groups, group), group);
@@ -453,10 +455,34 @@ wants_process(const WorkerGroup *group, int n, int idle)
 	return wanted && (n == 0 || (OidIsValid(group->owner) && idle == 0));
 }
 
+/* Idle workers of a group that is due look before another is started. */
+static void
+wake_idle(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	ListCell   *lc;
+
+	foreach(lc, groups)
+	{
+		WorkerGroup *group = lfirst(lc);
+		int			idle;
+
+		if (group->due == 0 || group->due > now)
+			continue;
+		(void) group_workers(group, &idle);
+		if (idle > 0)
+		{
+			group->due = 0;
+			pool_wake_database(group->dbid);
+		}
+	}
+}
+
 /* Start what is wanted, the groups with the fewest workers first. */
 static void
 start_processes(void)
 {
+	wake_idle();
 	for (;;)
 	{
 		WorkerGroup *poorest = NULL;

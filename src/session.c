@@ -36,6 +36,13 @@ subscription_invalidated(Datum arg, int cacheid, uint32 hashvalue)
 	subscription_changed = true;
 }
 
+void
+session_lock_subscription(Oid subid)
+{
+	LockRelationOid(SubscriptionRelationId, AccessShareLock);
+	LockSharedObject(SubscriptionRelationId, subid, 0, AccessShareLock);
+}
+
 Session *
 session_open(Oid subid)
 {
@@ -56,7 +63,7 @@ session_open(Oid subid)
 									ALLOCSET_DEFAULT_SIZES);
 	StartTransactionCommand();
 	/* See claim() in worker.c: whoever drops it comes before or after. */
-	LockSharedObject(SubscriptionRelationId, subid, 0, AccessShareLock);
+	session_lock_subscription(subid);
 	subscription_changed = false;
 	MemoryContextSwitchTo(context);
 	sub = GetSubscription(subid, true);

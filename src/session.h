@@ -42,6 +42,12 @@ typedef struct Session
  */
 extern Session *session_open(Oid subid);
 
+/*
+ * Lock a subscription against ALTER and DROP, until the end of the
+ * transaction, in the order in which those commands take their locks.
+ */
+extern void session_lock_subscription(Oid subid);
+
 /* Connect, if not connected.  Throws ERRCODE_CONNECTION_FAILURE. */
 extern void session_connect(Session *session);
 

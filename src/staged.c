@@ -135,10 +135,10 @@ staged_resume(Unit *unit)
 
 	ereport(WARNING,
 			errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			errmsg("table \"%s.%s\" of subscription \"%s\" is copied anew because its replication slot \"%s\" is lost",
-				   table->nspname, table->relname, unit->session->sub->name,
-				   NameStr(unit->slot_name)),
-			errdetail_internal("%s", reason));
+			errmsg("table \"%s.%s\" of subscription \"%s\" is copied anew because its copy cannot be finished",
+				   table->nspname, table->relname, unit->session->sub->name),
+			errdetail("Replication slot \"%s\" is lost: %s.",
+					  NameStr(unit->slot_name), reason));
 	unit->empty_first = true;
 	unit->slot_id = 0;
 	unit->snapshot = NULL;
@@ -146,6 +146,20 @@ staged_resume(Unit *unit)
 }
 
 /* --- 'd' --- */
+
+/* Whatever an earlier attempt has left: back or forward. */
+static void
+set_origin_position(Unit *unit, XLogRecPtr position)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	StartTransactionCommand();
+	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
+	replorigin_advance(unit->origin, position, InvalidXLogRecPtr,
+					   true /* go backward */ , true /* WAL log */ );
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+}
 
 void
 staged_announce(Unit *unit)
@@ -183,6 +197,12 @@ staged_announce(Unit *unit)
 	CommitTransactionCommand();
 	unit_committed(unit);
 	MemoryContextSwitchTo(caller);
+
+	/*
+	 * Take one of the server's few entries for origins: if there is none this
+	 * is to fail now, not after the copy.
+	 */
+	set_origin_position(unit, InvalidXLogRecPtr);
 }
 
 /* --- copy and 'f' --- */
@@ -280,7 +300,7 @@ remove_rows(Oid subid, Oid relid)
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("the copy of table \"%s.%s\" is lost and cannot be removed, because the table may hold other rows as well",
 					   nspname, relname),
-				errhint("Delete what was copied, or TRUNCATE the table if it holds nothing else; it is then copied anew."));
+				errhint("TRUNCATE the table if it holds nothing else. Otherwise delete what was copied, and take the table out of the subscription and in again with ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
 
 	SPI_connect();
 	rc = SPI_execute(psprintf("DELETE FROM %s%s", partitioned ? "" : "ONLY ",
@@ -333,33 +353,17 @@ record_copy(Unit *unit, bool was_empty)
 	unit_set_state(unit, SUBREL_STATE_FINISHEDCOPY, InvalidXLogRecPtr);
 }
 
-/*
- * Set the origin's position, which takes one of the server's few entries for
- * origins: if there is none this fails before the copy, not after.
- *
- * The position to go on from is where the slot's stream starts, not where the
- * snapshot was taken: transactions that the snapshot does not see may have
- * committed before.  An earlier attempt may have left a later one.
- */
-static void
-set_origin_position(Unit *unit)
-{
-	MemoryContext caller = CurrentMemoryContext;
-
-	StartTransactionCommand();
-	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
-	replorigin_advance(unit->origin, unit->position, InvalidXLogRecPtr,
-					   true /* go backward */ , true /* WAL log */ );
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(caller);
-}
-
 void
 staged_copy(Unit *unit)
 {
 	bool		was_empty;
 
-	set_origin_position(unit);
+	/*
+	 * The position to go on from is where the slot's stream starts, not where
+	 * the snapshot was taken: transactions that the snapshot does not see may
+	 * have committed before.
+	 */
+	set_origin_position(unit, unit->position);
 	StartTransactionCommand();
 	unit_tag_origin(unit);
 	unit_check_claim(unit);
@@ -390,26 +394,24 @@ staged_copy(Unit *unit)
 void
 staged_set_back(Session *session, Oid relid)
 {
-	Unit	   *unit = unit_begin(session, &relid, 1);
+	Unit	   *unit = unit_begin(session, &relid, 1, true);
 	TableProgress progress;
 
 	if (unit == NULL)
 		return;
-	if (unit->tables[0].state == SUBREL_STATE_FINISHEDCOPY)
-	{
-		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		remove_rows(session->sub->oid, relid);
-		PopActiveSnapshot();
-		unit_lock_claim(unit, true);
-		catalog_get_progress(session->sub->oid, relid, &progress);
-		progress.slot_id = 0;
-		progress.snapshot = NULL;
-		catalog_put_progress(session->sub->oid, relid, &progress);
-		unit_set_state(unit, SUBREL_STATE_INIT, InvalidXLogRecPtr);
-		replorigin_drop_by_name(origin_name(unit), true, false);
-		CommitTransactionCommand();
-	}
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	remove_rows(session->sub->oid, relid);
+	PopActiveSnapshot();
+	unit_lock_claim(unit, true);
+	catalog_get_progress(session->sub->oid, relid, &progress);
+	progress.slot_id = 0;
+	progress.copy_xid = InvalidTransactionId;
+	progress.snapshot = NULL;
+	catalog_put_progress(session->sub->oid, relid, &progress);
+	unit_set_state(unit, SUBREL_STATE_INIT, InvalidXLogRecPtr);
+	replorigin_drop_by_name(origin_name(unit), true, false);
+	CommitTransactionCommand();
 	unit_end(unit);
 }
 
@@ -419,8 +421,7 @@ staged_drop_origin(Unit *unit)
 	MemoryContext caller = CurrentMemoryContext;
 
 	StartTransactionCommand();
-	LockSharedObject(SubscriptionRelationId, unit->session->sub->oid, 0,
-					 AccessShareLock);
+	session_lock_subscription(unit->session->sub->oid);
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
 	replorigin_drop_by_name(origin_name(unit), true, false);
 	CommitTransactionCommand();

@@ -14,10 +14,12 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_replication_origin.h"
 #include "catalog/pg_subscription_rel.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
@@ -52,9 +54,15 @@ register_slot(SyncSlot *slot)
 	if (guard_is_on("number_flush"))
 		XLogFlush(XactLastCommitEnd);
 
-	/* DROP EXTENSION may have come before the commit: then this throws. */
+	/*
+	 * DROP EXTENSION may have come before the commit: then this throws.  So it
+	 * does if the server has no entry for another origin.
+	 */
 	StartTransactionCommand();
 	(void) catalog_get_slot(slot->subid, slot->id, &row);
+	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
+	replorigin_advance(slot->origin, InvalidXLogRecPtr, InvalidXLogRecPtr,
+					   true /* go backward */ , false /* WAL log */ );
 	CommitTransactionCommand();
 }
 

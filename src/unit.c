@@ -136,8 +136,7 @@ void
 unit_lock_claim(Unit *unit, bool always)
 {
 	test_point("lock_claim", unit->tables[0].relname);
-	LockSharedObject(SubscriptionRelationId, unit->session->sub->oid, 0,
-					 AccessShareLock);
+	session_lock_subscription(unit->session->sub->oid);
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
 	check_claim(unit, always);
 }
@@ -285,7 +284,7 @@ compare_relids(const void *a, const void *b)
 
 /* Fill in what the catalog says of a table; false if it is not for us. */
 static bool
-read_table(Unit *unit, UnitTable *table, Oid relid)
+read_table(Unit *unit, UnitTable *table, Oid relid, bool half_done)
 {
 	char	   *relname = get_rel_name(relid);
 	char	   *nspname = get_namespace_name(get_rel_namespace(relid));
@@ -295,6 +294,7 @@ read_table(Unit *unit, UnitTable *table, Oid relid)
 		(table->state != SUBREL_STATE_INIT &&
 		 table->state != SUBREL_STATE_DATASYNC &&
 		 table->state != SUBREL_STATE_FINISHEDCOPY) ||
+		(table->state == SUBREL_STATE_FINISHEDCOPY) != half_done ||
 		relname == NULL || nspname == NULL)
 		return false;
 	table->relid = relid;
@@ -305,7 +305,7 @@ read_table(Unit *unit, UnitTable *table, Oid relid)
 }
 
 Unit *
-unit_begin(Session *session, const Oid *relids, int nrelids)
+unit_begin(Session *session, const Oid *relids, int nrelids, bool half_done)
 {
 	MemoryContext context;
 	MemoryContext caller = CurrentMemoryContext;
@@ -325,7 +325,8 @@ unit_begin(Session *session, const Oid *relids, int nrelids)
 	StartTransactionCommand();
 	watch_claims();
 	for (int i = 0; i < nrelids; i++)
-		if (read_table(unit, &unit->tables[unit->ntables], relids[i]))
+		if (read_table(unit, &unit->tables[unit->ntables], relids[i],
+					   half_done))
 			unit->ntables++;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);

@@ -96,10 +96,12 @@ typedef enum SnapshotVerdict
 
 /*
  * Begin a unit for tables that this process has claimed in shared memory.
- * Leaves out those that there is nothing to do for (any more); null if none
- * are left.  Starts a transaction of its own.
+ * Leaves out those that there is nothing to do for (any more), and those that
+ * are not what the plan took them for: half done, in state 'f', or not.  Null
+ * if none are left.  Starts a transaction of its own.
  */
-extern Unit *unit_begin(Session *session, const Oid *relids, int nrelids);
+extern Unit *unit_begin(Session *session, const Oid *relids, int nrelids,
+						bool half_done);
 
 /* The name of the slot of the server's own worker for this table. */
 extern void unit_servers_slot(Unit *unit, UnitTable *table, NameData *name);

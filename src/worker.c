@@ -271,9 +271,10 @@ log_unit(void)
 static void
 synchronize(const BatchPlan *plan, const Batch *batch)
 {
-	unit = unit_begin(session, batch->relids, batch->nrelids);
+	unit = unit_begin(session, batch->relids, batch->nrelids,
+					  batch->half_done);
 	if (unit == NULL)
-		return;					/* another worker was faster */
+		return;					/* another worker has been at it */
 	MemoryContextSwitchTo(unit->context);
 	test_point("claimed", unit->tables[0].relname);
 	if (batch->express)
@@ -452,10 +453,9 @@ is_shortage(const ErrorData *edata)
 {
 	int			category = ERRCODE_TO_CATEGORY(edata->sqlerrcode);
 
-	return edata->sqlerrcode == ERRCODE_CONFIGURATION_LIMIT_EXCEEDED ||
-		edata->sqlerrcode == ERRCODE_TOO_MANY_CONNECTIONS ||
-		(unit != NULL && unit->snapshot == NULL &&
-		 (category == ERRCODE_CONNECTION_EXCEPTION ||
+	return unit == NULL ||
+		(unit->snapshot == NULL &&
+		 (slot == NULL || category == ERRCODE_CONNECTION_EXCEPTION ||
 		  category == ERRCODE_INSUFFICIENT_RESOURCES));
 }
 
@@ -519,7 +519,7 @@ attribute_failure(bool outdated, const ErrorData *edata)
 typedef struct Step
 {
 	const BatchPlan *plan;
-	const Batch *batch;
+	Batch	   *batch;
 } Step;
 
 /*
@@ -546,11 +546,11 @@ guarded(void (*step) (const Step *), const Step *what)
 		MemoryContextSwitchTo(serving_context);
 		edata = CopyErrorData();
 		outdated = unit_is_outdated() || pool_let_go_requested();
-		in_unit = unit != NULL && !is_shortage(edata);
+		in_unit = !is_shortage(edata);
 		gave_way = unit != NULL && unit->gives_way;
 		if (in_unit)
 			relid = attribute_failure(outdated, edata);
-		if (!outdated && unit != NULL && !in_unit)
+		if (!outdated && !in_unit)
 			report_shortage(edata);
 		else if (outdated || gave_way || (in_unit && !OidIsValid(relid)))
 			ereport(LOG,
@@ -611,6 +611,9 @@ drop_slot_step(const Step *what)
 	orphans_step(what);
 }
 
+/* What the session was opened for is no more. */
+static bool session_is_over = false;
+
 /* Since when this subscription is served, and whether it has been enough. */
 static TimestampTz tenure_start = 0;
 static bool anothers_turn = false;
@@ -627,22 +630,23 @@ plan_step(const Step *what)
 }
 
 /*
- * Claim the batch's tables; false if the subscription is no longer what the
+ * Claim the batch's tables, unless the subscription is no longer what the
  * session was opened for.
  *
  * The lock makes whoever alters or drops the subscription come before or
  * after: DROP SUBSCRIPTION, which has the pool let go first, finds our claim,
  * or we find it gone.
  */
-static bool
-claim(Batch *batch)
+static void
+claim_step(const Step *what)
 {
+	Batch	   *batch = what->batch;
 	Oid			subid = session->sub->oid;
 	bool		good;
 	int			n = 0;
 
 	StartTransactionCommand();
-	LockSharedObject(SubscriptionRelationId, subid, 0, AccessShareLock);
+	session_lock_subscription(subid);
 	good = catalog_hold() && session_is_current(session, false);
 	if (good)
 	{
@@ -654,7 +658,7 @@ claim(Batch *batch)
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(serving_context);
-	return good;
+	session_is_over = !good;
 }
 
 /* Every so often, see whether another subscription waits for a worker. */
@@ -683,7 +687,7 @@ serve_plan(BatchPlan *plan)
 		bool		ok;
 
 		if (pool_leave_requested() || !guarded(reconnect_step, &step) ||
-			!claim(&batch))
+			!guarded(claim_step, &step) || session_is_over)
 			return false;
 		if (batch.nrelids == 0)
 			continue;
