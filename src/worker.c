@@ -60,6 +60,7 @@
 #include "batch.h"
 #include "catalog.h"
 #include "express.h"
+#include "failure.h"
 #include "handover.h"
 #include "pool.h"
 #include "settings.h"
@@ -75,9 +76,6 @@
 
 /* How long to serve a subscription while another waits, ms. */
 #define TENURE				10000
-
-/* How often the same shortage is reported, ms. */
-#define SHORTAGE_REPORT_INTERVAL	60000
 
 /* The session, slot and unit at hand, for the error paths. */
 static Session *session = NULL;
@@ -312,70 +310,6 @@ extension_is_here(void)
 	return exists;
 }
 
-/* When to try again after so many failures in a row. */
-static TimestampTz
-retry_time(int attempts)
-{
-	int64		wait = wal_retrieve_retry_interval;
-
-	for (int i = 1; i < attempts && wait < reuse_sync_max_retry_interval; i++)
-		wait *= 2;
-	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-									   Min(wait,
-										   reuse_sync_max_retry_interval));
-}
-
-/* Have a table wait a while, for no fault of its own. */
-static void
-put_off(Oid relid)
-{
-	Oid			subid = session->sub->oid;
-	TableProgress progress;
-
-	StartTransactionCommand();
-	catalog_get_progress(subid, relid, &progress);
-	progress.next_retry = retry_time(1);
-	catalog_put_progress(subid, relid, &progress);
-	CommitTransactionCommand();
-}
-
-static void
-record_failure(Oid relid, const ErrorData *edata)
-{
-	Oid			subid = session->sub->oid;
-	TableProgress progress;
-	bool		disable;
-
-	pgstat_report_subscription_error(subid, false);
-	if (pool_is_draining(MyDatabaseId))
-		staged_set_back(session, relid);
-	StartTransactionCommand();
-	disable = session->sub->disableonerr &&
-		edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
-	if (disable)
-		DisableSubscription(subid);
-	catalog_get_progress(subid, relid, &progress);
-	progress.started_at = MyPoolWorker->unit_start;
-	progress.attempts++;
-	progress.next_retry = retry_time(progress.attempts);
-	progress.last_error = edata->message;
-	progress.last_error_time = GetCurrentTimestamp();
-	catalog_put_progress(subid, relid, &progress);
-	Counters.errors++;
-	catalog_write_counters();
-	ereport(LOG,
-			errmsg("synchronization of table \"%s.%s\" of subscription \"%s\" failed and will be tried again at %s",
-				   get_namespace_name(get_rel_namespace(relid)),
-				   get_rel_name(relid), session->sub->name,
-				   timestamptz_to_str(progress.next_retry)),
-			errdetail_internal("%s", edata->message));
-	if (disable)
-		ereport(LOG,
-				errmsg("subscription \"%s\" has been disabled because of an error",
-					   session->sub->name));
-	CommitTransactionCommand();
-}
-
 /*
  * Record it (null: the table only gave way), but only log an error in that:
  * it comes from commands that change what the record is about, or from
@@ -387,9 +321,9 @@ try_to_record_failure(Oid relid, const ErrorData *failure)
 	PG_TRY();
 	{
 		if (failure != NULL)
-			record_failure(relid, failure);
+			failure_record(session, relid, failure);
 		else
-			put_off(relid);
+			failure_put_off(session, relid);
 	}
 	PG_CATCH();
 	{
@@ -398,7 +332,7 @@ try_to_record_failure(Oid relid, const ErrorData *failure)
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
 		QueryCancelPending = false;
-		work_list_postpone(session->sub->oid, retry_time(1));
+		work_list_postpone(session->sub->oid, failure_retry_time(1));
 	}
 	PG_END_TRY();
 }
@@ -457,28 +391,6 @@ is_shortage(const ErrorData *edata)
 		(unit->snapshot == NULL &&
 		 (slot == NULL || category == ERRCODE_CONNECTION_EXCEPTION ||
 		  category == ERRCODE_INSUFFICIENT_RESOURCES));
-}
-
-/* Say so, but not again and again while it lasts. */
-static void
-report_shortage(const ErrorData *edata)
-{
-	static int	last_sqlerrcode = 0;
-	static TimestampTz last_report = 0;
-	TimestampTz now = GetCurrentTimestamp();
-	bool		again = edata->sqlerrcode == last_sqlerrcode &&
-	!TimestampDifferenceExceeds(last_report, now, SHORTAGE_REPORT_INTERVAL);
-
-	ereport(again ? DEBUG1 : LOG,
-			errcode(edata->sqlerrcode),
-			errmsg("reuse_sync worker cannot serve subscription \"%s\" for now: %s",
-				   session->sub->name, edata->message),
-			edata->hint ? errhint("%s", edata->hint) : 0);
-	if (!again)
-	{
-		last_sqlerrcode = edata->sqlerrcode;
-		last_report = now;
-	}
 }
 
 /*
@@ -551,10 +463,10 @@ guarded(void (*step) (const Step *), const Step *what)
 		if (in_unit)
 			relid = attribute_failure(outdated, edata);
 		if (!outdated && !in_unit)
-			report_shortage(edata);
+			failure_report_shortage(session, edata);
 		else if (outdated || gave_way || (in_unit && !OidIsValid(relid)))
 			ereport(LOG,
-					errmsg("reuse_sync worker gives up a unit of subscription \"%s\" for now",
+					errmsg("reuse_sync worker gives up a unit of subscription \"%s\"",
 						   session->sub->name),
 					errdetail_internal("%s", edata->message));
 		else
@@ -574,7 +486,7 @@ guarded(void (*step) (const Step *), const Step *what)
 	if (OidIsValid(relid))
 		try_to_record_failure(relid, gave_way ? NULL : edata);
 	else if (!outdated && !in_unit)
-		work_list_postpone(session->sub->oid, retry_time(1));
+		work_list_postpone(session->sub->oid, failure_retry_time(1));
 	MemoryContextSwitchTo(serving_context);
 	return false;
 }
@@ -585,7 +497,7 @@ static void
 orphans_step(const Step *what)
 {
 	if (slot_drop_orphans(session) > 0)
-		work_list_postpone_orphans(session->sub->oid, retry_time(1));
+		work_list_postpone_orphans(session->sub->oid, failure_retry_time(1));
 }
 
 static void

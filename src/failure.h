@@ -1,0 +1,40 @@
+/*-------------------------------------------------------------------------
+ *
+ * failure.h
+ *	  What is kept and said of failures, and when to try again.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/failure.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_FAILURE_H
+#define REUSE_SYNC_FAILURE_H
+
+#include "session.h"
+
+/*
+ * When to try again after so many failures in a row: after
+ * wal_retrieve_retry_interval, doubling up to max_retry_interval.
+ */
+extern TimestampTz failure_retry_time(int attempts);
+
+/*
+ * Keep a table's error and when it is tried again, count it, say it, and
+ * disable the subscription if that is what disable_on_error asks for.  While
+ * the database is drained a table in 'f' is set back.  Starts transactions of
+ * its own.
+ */
+extern void failure_record(Session *session, Oid relid,
+						   const ErrorData *edata);
+
+/* Have a table wait a while, for no fault of its own. */
+extern void failure_put_off(Session *session, Oid relid);
+
+/* Say what a subscription waits for, but not again and again. */
+extern void failure_report_shortage(Session *session,
+									const ErrorData *edata);
+
+#endif							/* REUSE_SYNC_FAILURE_H */
