@@ -173,18 +173,25 @@ synchronize_express(const BatchPlan *plan)
 	PG_END_TRY();
 }
 
-/* Are there tables that this worker could serve instead? */
+/* Are there tables that this worker could serve instead of the unit's? */
 static bool
 others_wait(void)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	TimestampTz ignored = 0;
-	bool		result;
+	List	   *tables = NIL;
+	ListCell   *lc;
+	bool		result = false;
 
 	StartTransactionCommand();
-	result = catalog_hold() &&
-		work_list_tables(session->sub->oid, CurrentMemoryContext,
-						 &ignored) != NIL;
+	if (catalog_hold())
+		tables = work_list_tables(session->sub->oid, CurrentMemoryContext,
+								  &ignored);
+	foreach(lc, tables)
+	{
+		if (((WorkTable *) lfirst(lc))->relid != unit->tables[0].relid)
+			result = true;
+	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
 	return result;
