@@ -28,6 +28,7 @@ typedef struct Candidate
 	Oid			relid;
 	bool		half_done;
 	int64		bytes;			/* on the publisher; -1: not there */
+	bool		partitioned;	/* on the publisher */
 } Candidate;
 
 struct BatchPlan
@@ -73,7 +74,8 @@ size_query(const char *values, const char *size)
 	return psprintf("SELECT v.i, CASE c.relkind WHEN 'p' THEN"
 					" (SELECT pg_catalog.sum(%s) FROM pg_catalog.pg_partition_tree(c.oid) t"
 					" JOIN pg_catalog.pg_class r ON r.oid = t.relid)"
-					" ELSE (SELECT %s FROM pg_catalog.pg_class r WHERE r.oid = c.oid) END"
+					" ELSE (SELECT %s FROM pg_catalog.pg_class r WHERE r.oid = c.oid) END,"
+					" c.relkind = 'p'"
 					" FROM (VALUES %s) v(i, nspname, relname)"
 					" JOIN pg_catalog.pg_namespace n ON n.nspname = v.nspname"
 					" JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid"
@@ -113,9 +115,12 @@ read_sizes(BatchPlan *plan)
 		int			i = atoi(publisher_value(res, row, 0));
 		const char *bytes = publisher_value(res, row, 1);
 
-		if (i >= 0 && i < plan->n)
-			plan->candidates[i].bytes =
-				bytes ? Max(0, strtoll(bytes, NULL, 10)) : 0;
+		if (i < 0 || i >= plan->n)
+			continue;
+		plan->candidates[i].bytes =
+			bytes ? Max(0, strtoll(bytes, NULL, 10)) : 0;
+		plan->candidates[i].partitioned =
+			publisher_value(res, row, 2)[0] == 't';
 	}
 }
 
@@ -150,7 +155,7 @@ batch_plan(Session *session, const List *tables)
 		plan->relids[plan->n] = table->relid;
 		plan->candidates[plan->n++] = (Candidate)
 		{
-			table->relid, table->half_done, -1
+			table->relid, table->half_done, -1, false
 		};
 	}
 
@@ -199,10 +204,17 @@ is_staged(const BatchPlan *plan, const Candidate *c)
 		list_member_oid(plan->session->staged, c->relid);
 }
 
+/*
+ * A partitioned table goes alone as well: ATTACH PARTITION is not held off by
+ * our lock on the publisher, and a table that was written to after the
+ * snapshot and is attached before the COPY would lack those rows.  The server
+ * has that moment between its snapshot and its COPY, too; a batch would make
+ * it long.
+ */
 static bool
 is_alone(const BatchPlan *plan, const Candidate *c)
 {
-	return is_staged(plan, c) || c->bytes < 0 ||
+	return is_staged(plan, c) || c->bytes < 0 || c->partitioned ||
 		list_member_oid(plan->session->alone, c->relid);
 }
 
