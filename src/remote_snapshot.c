@@ -87,18 +87,6 @@ remote_snapshot_parse(const char *text)
 	return snapshot;
 }
 
-RemoteSnapshot *
-remote_snapshot_copy(const RemoteSnapshot *snapshot)
-{
-	RemoteSnapshot *copy = palloc(sizeof(RemoteSnapshot));
-
-	*copy = *snapshot;
-	copy->xip = palloc(Max(snapshot->nxip, 1) * sizeof(uint64));
-	if (snapshot->nxip > 0)
-		memcpy(copy->xip, snapshot->xip, snapshot->nxip * sizeof(uint64));
-	return copy;
-}
-
 uint64
 remote_snapshot_full_xid(const RemoteSnapshot *snapshot, TransactionId xid)
 {

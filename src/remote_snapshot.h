@@ -40,7 +40,6 @@ typedef struct DeliveredXids
  * ERRCODE_INVALID_TEXT_REPRESENTATION.
  */
 extern RemoteSnapshot *remote_snapshot_parse(const char *text);
-extern RemoteSnapshot *remote_snapshot_copy(const RemoteSnapshot *snapshot);
 
 /* The 64-bit xid nearest to the snapshot's xmax that ends in these 32 bits. */
 extern uint64 remote_snapshot_full_xid(const RemoteSnapshot *snapshot,

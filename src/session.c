@@ -198,31 +198,35 @@ session_is_current(Session *session, bool always)
 	return same;
 }
 
-char *
-session_publication_literals(Session *session)
+/* The subscribed publications, as literals of SQL or as identifiers. */
+static char *
+join_publications(Session *session, const char *separator, bool literals)
 {
 	StringInfoData buf;
 	ListCell   *lc;
 
 	initStringInfo(&buf);
 	foreach(lc, session->sub->publications)
-		appendStringInfo(&buf, "%s%s", buf.len > 0 ? ", " : "",
-						 publisher_literal(session->sql,
-										   strVal(lfirst(lc))));
+	{
+		char	   *name = strVal(lfirst(lc));
+
+		appendStringInfo(&buf, "%s%s", buf.len > 0 ? separator : "",
+						 literals ? publisher_literal(session->sql, name) :
+						 publisher_identifier(name));
+	}
 	return buf.data;
+}
+
+char *
+session_publication_literals(Session *session)
+{
+	return join_publications(session, ", ", true);
 }
 
 char *
 session_publication_names(Session *session)
 {
-	StringInfoData buf;
-	ListCell   *lc;
-
-	initStringInfo(&buf);
-	foreach(lc, session->sub->publications)
-		appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "",
-						 publisher_identifier(strVal(lfirst(lc))));
-	return buf.data;
+	return join_publications(session, ",", false);
 }
 
 XLogRecPtr
