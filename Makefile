@@ -15,7 +15,9 @@ PG_CONFIG ?= pg_config
 
 MODULE_big = reuse_sync
 EXTENSION = reuse_sync
-DATA = sql/reuse_sync--1.0.sql
+# What 1.0 has not is in the script that leads to the next version: CREATE
+# EXTENSION runs one after the other, and so updates are what is tested.
+DATA = sql/reuse_sync--1.0.sql sql/reuse_sync--1.0--1.1.sql
 
 # Found next to this file, also when it is built elsewhere ("make -f").
 reuse_sync_dir := $(dir $(firstword $(MAKEFILE_LIST)))

@@ -31,6 +31,20 @@ PG_FUNCTION_INFO_V1(reuse_sync_wakeup);
 PG_FUNCTION_INFO_V1(reuse_sync_drain);
 PG_FUNCTION_INFO_V1(reuse_sync_stats_reset);
 
+/* The versions that scripts of this release lead to, one after the other. */
+static const char *const script_versions[] = {"1.0", EXTENSION_VERSION};
+
+static void
+require_preloaded(void)
+{
+	if (!reuse_sync_preloaded)
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("\"%s\" must be loaded via shared_preload_libraries",
+					   EXTENSION_NAME),
+				errhint("Add it to shared_preload_libraries and restart the server."));
+}
+
 /*
  * The pool exists only while the library is in use, and serves no SQL objects
  * of another version.
@@ -38,7 +52,8 @@ PG_FUNCTION_INFO_V1(reuse_sync_stats_reset);
 static void
 require_pool(void)
 {
-	if (!reuse_sync_enabled)
+	require_preloaded();
+	if (!pool_exists())
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("the pool of \"%s\" is not running", EXTENSION_NAME),
@@ -49,20 +64,23 @@ require_pool(void)
 /*
  * require_library(version text) returns void
  *
- * Fails unless this library serves SQL objects of that version.
+ * Called by each script with the version it leads to: fails if this library
+ * does not know it, or cannot serve any.
  */
 Datum
 reuse_sync_require_library(PG_FUNCTION_ARGS)
 {
 	char	   *version = text_to_cstring(PG_GETARG_TEXT_PP(0));
 
-	if (strcmp(version, EXTENSION_VERSION) != 0)
-		ereport(ERROR,
-				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				errmsg("the loaded library of \"%s\" is version %s, but its SQL objects are version %s",
-					   EXTENSION_NAME, EXTENSION_VERSION, version),
-				errhint("Install both from the same release, and restart the server."));
-	PG_RETURN_VOID();
+	require_preloaded();
+	for (int i = 0; i < lengthof(script_versions); i++)
+		if (strcmp(version, script_versions[i]) == 0)
+			PG_RETURN_VOID();
+	ereport(ERROR,
+			errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			errmsg("the loaded library of \"%s\" is version %s, but its SQL objects are version %s",
+				   EXTENSION_NAME, EXTENSION_VERSION, version),
+			errhint("Install both from the same release, and restart the server."));
 }
 
 /* --- pool_workers --- */
@@ -138,7 +156,7 @@ reuse_sync_pool_workers(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (!reuse_sync_enabled)
+	if (!pool_exists())
 		PG_RETURN_VOID();
 
 	for (int i = -1; i < pool_size(); i++)

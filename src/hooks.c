@@ -9,9 +9,9 @@
  * leaves the tables to us (design.md section 3), and the pool is told.
  *
  * In backends: commands that make work wake the launcher when they commit;
- * DROP SUBSCRIPTION first has the pool let go of the subscription; CREATE and
- * DROP EXTENSION end the database's apply workers, which come back and settle
- * anew.
+ * DROP SUBSCRIPTION first has the pool let go of the subscription; CREATE, ALTER
+ * and DROP EXTENSION end the database's apply workers, which come back and
+ * settle anew.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -287,6 +287,12 @@ after_command(Node *stmt)
 			break;
 		case T_CreateExtensionStmt:
 			if (strcmp(castNode(CreateExtensionStmt, stmt)->extname,
+					   EXTENSION_NAME) == 0)
+				at_commit.restart_apply_workers = true;
+			break;
+		case T_AlterExtensionStmt:
+			/* Only now it may be the version that we serve. */
+			if (strcmp(castNode(AlterExtensionStmt, stmt)->extname,
 					   EXTENSION_NAME) == 0)
 				at_commit.restart_apply_workers = true;
 			break;

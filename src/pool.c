@@ -99,6 +99,12 @@ pool_shmem_startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
+bool
+pool_exists(void)
+{
+	return Pool != NULL;
+}
+
 void
 pool_lock(bool exclusive)
 {

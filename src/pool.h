@@ -102,6 +102,9 @@ extern PoolWorker *MyPoolWorker;
 extern void pool_shmem_request(void);
 extern void pool_shmem_startup(void);
 
+/* Is there a pool?  Not if the library is switched off, or not preloaded. */
+extern bool pool_exists(void);
+
 /* --- life of a process of the pool --- */
 
 /*

@@ -49,12 +49,12 @@ on_shmem_startup(void)
 void
 _PG_init(void)
 {
+	/*
+	 * pg_upgrade and pg_restore load it as well, in servers where nothing is
+	 * to be synchronized.  Whoever needs more says so, see functions.c.
+	 */
 	if (!process_shared_preload_libraries_in_progress)
-		ereport(ERROR,
-				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				errmsg("\"%s\" must be loaded via shared_preload_libraries",
-					   EXTENSION_NAME),
-				errhint("Add it to shared_preload_libraries and restart the server."));
+		return;
 
 	settings_define();
 

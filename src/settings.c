@@ -21,6 +21,7 @@
 #include "settings.h"
 #include "testing.h"
 
+bool		reuse_sync_preloaded = false;
 bool		reuse_sync_enabled = true;
 bool		reuse_sync_paused = false;
 int			reuse_sync_max_workers = 4;
@@ -35,6 +36,7 @@ int			reuse_sync_max_retry_interval = 300000;
 void
 settings_define(void)
 {
+	reuse_sync_preloaded = true;
 	DefineCustomBoolVariable("reuse_sync.enabled",
 							 "Synchronizes tables of subscriptions with the pool's workers.",
 							 "When off, the library does nothing and the server synchronizes as ever.",

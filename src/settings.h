@@ -14,7 +14,10 @@
 #define REUSE_SYNC_SETTINGS_H
 
 #define EXTENSION_NAME		"reuse_sync"
-#define EXTENSION_VERSION	"1.0"
+#define EXTENSION_VERSION	"1.1"
+
+/* Was the library loaded when the server started?  Else it does nothing. */
+extern bool reuse_sync_preloaded;
 
 extern bool reuse_sync_enabled;
 extern bool reuse_sync_paused;
