@@ -136,6 +136,7 @@ start_streaming(Stream *stream)
 		appendStringInfoString(&command, ", binary 'true'");
 	appendStringInfoChar(&command, ')');
 	start_replication(stream, command.data);
+	test_point(POINT_stream_started, unit->tables[0].relname);
 
 	stream->started = true;
 	stream->has_held = false;
@@ -320,7 +321,9 @@ handle_commit(Stream *stream, LogicalRepCommitData *commit)
 	else if (IsTransactionState())
 	{
 		unit_lock_claim(unit, false);
+		test_point(POINT_catchup_commit, unit->tables[0].relname);
 		unit_commit(unit, commit->end_lsn, commit->committime);
+		test_point(POINT_catchup_committed, unit->tables[0].relname);
 		pgstat_report_stat(false);
 		remember_commit(stream, commit->end_lsn);
 	}
@@ -331,6 +334,7 @@ handle_commit(Stream *stream, LogicalRepCommitData *commit)
 		unit_lock_claim(unit, false);
 		(void) GetTopTransactionId();
 		unit_commit(unit, commit->end_lsn, commit->committime);
+		test_point(POINT_position_advanced, unit->tables[0].relname);
 		remember_commit(stream, commit->end_lsn);
 	}
 }
@@ -374,7 +378,12 @@ handle_change(Stream *stream, StringInfo s)
 			MemoryContextSwitchTo(stream->message_context);
 		}
 		if (apply_message(stream->apply, s, stream->skipping))
+		{
 			stream->has_changes = true;
+			if (!stream->skipping)
+				test_point(POINT_change_applied,
+						   stream->unit->tables[0].relname);
+		}
 		if (!IsTransactionState())
 			unit_reset_origin();
 	}

@@ -25,6 +25,7 @@
 #include "handover.h"
 #include "pool.h"
 #include "settings.h"
+#include "testing.h"
 
 /* How often to try for the locks, with the copy done and kept. */
 #define LOCK_ATTEMPTS	3
@@ -34,6 +35,7 @@ static void
 takes_too_long(Unit *unit, const char *what)
 {
 	unit->too_long = true;
+	test_point(POINT_too_long, unit->tables[0].relname);
 	ereport(ERROR,
 			errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			errmsg("%s took longer than %d ms", what,
@@ -54,6 +56,7 @@ catch_up_and_lock(Unit *unit, Stream *stream)
 
 		pool_set_phase(PHASE_CATCHING_UP);
 		(void) catchup_in_transaction(stream, target, DT_NOEND);
+		test_point(POINT_close, unit->tables[0].relname);
 		pool_set_phase(PHASE_HANDING_OVER);
 		if (handover_lock(unit))
 			return;

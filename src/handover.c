@@ -82,6 +82,7 @@ get_close(Stream *stream, bool first)
 		TimestampTz start = GetCurrentTimestamp();
 
 		catchup_to(stream, target);
+		test_point(POINT_close, unit->tables[0].relname);
 		if (!TimestampDifferenceExceeds(start, GetCurrentTimestamp(), close))
 			return;
 		target = session_make_position(unit->session);
@@ -97,7 +98,7 @@ handover_lock(Unit *unit)
 
 	if (!guard_is_on("p_after_lock"))
 		unit->mark = session_make_position(unit->session);
-	test_point("lock", unit->tables[0].relname);
+	test_point(POINT_lock, unit->tables[0].relname);
 
 	/* A subtransaction, so that what the transaction has done stays. */
 	BeginInternalSubTransaction(NULL);
@@ -119,12 +120,14 @@ handover_lock(Unit *unit)
 		FlushErrorState();
 		FreeErrorData(edata);
 		RollbackAndReleaseCurrentSubTransaction();
-		test_point("not_locked", unit->tables[0].relname);
+		test_point(POINT_not_locked, unit->tables[0].relname);
 		locked = false;
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	if (locked)
+		test_point(POINT_locked, unit->tables[0].relname);
 	return locked;
 }
 
@@ -150,6 +153,7 @@ give_up_lock(Stream *stream, const PoolCounters *before)
 {
 	Unit	   *unit = stream->unit;
 
+	test_point(POINT_lock_given_up, unit->tables[0].relname);
 	if (stream->in_remote_transaction)
 		undo(stream, before);
 	else if (XLogRecPtrIsInvalid(stream->applied_end))
@@ -198,13 +202,15 @@ handover_commit(Stream *stream, TimestampTz deadline)
 	/* P only now: what the apply worker has skipped lies below it. */
 	if (guard_is_on("p_after_lock"))
 		p = session_make_position(unit->session);
-	test_point("position", unit->tables[0].relname);
+	test_point(POINT_position, unit->tables[0].relname);
 	if (!catchup_in_transaction(stream, p, deadline))
 		return false;
+	test_point(POINT_caught_up, unit->tables[0].relname);
 
 	unit_lock_claim(unit, true);
 	unit_record_handover(unit);
 	unit_set_state(unit, SUBREL_STATE_SYNCDONE, p);
+	test_point(POINT_s_commit, unit->tables[0].relname);
 	unit_commit(unit, p, 0);
 	unit->position = p;
 	return true;
@@ -221,10 +227,12 @@ handover_finish(Stream *stream)
 	 * Only when 's' is on disk may the slot forget what the tables would need
 	 * again after a crash (section 7, Durability).
 	 */
-	test_point("handed_over", unit->tables[0].relname);
+	test_point(POINT_handed_over, unit->tables[0].relname);
 	if (guard_is_on("durable_reuse"))
 		XLogFlush(XactLastCommitEnd);
+	test_point(POINT_s_flushed, unit->tables[0].relname);
 	catchup_confirm(stream, unit->position);
+	test_point(POINT_confirmed, unit->tables[0].relname);
 }
 
 /*

@@ -78,7 +78,7 @@ settle_apply_worker(void)
 {
 	bool		ours = catalog_exists(WARNING);
 
-	test_point("settle", "");
+	test_point(POINT_settle, "");
 	if (ours)
 		SetConfigOption("max_sync_workers_per_subscription", "0",
 						PGC_POSTMASTER, PGC_S_OVERRIDE);
@@ -166,7 +166,7 @@ at_transaction_event(XactEvent event, void *arg)
 
 				at_commit.apply_pids = list_apply_workers();
 				MemoryContextSwitchTo(caller);
-				test_point("apply_workers_listed", "");
+				test_point(POINT_apply_workers_listed, "");
 			}
 			test_point_at_commit();
 			break;

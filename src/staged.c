@@ -98,6 +98,7 @@ staged_resume(Unit *unit)
 	char	   *reason;
 	bool		ours;
 
+	test_point(POINT_resume, table->relname);
 	StartTransactionCommand();
 	unit->origin = replorigin_by_name(origin_name(unit), true);
 	catalog_get_progress(unit->session->sub->oid, table->relid, &progress);
@@ -126,7 +127,10 @@ staged_resume(Unit *unit)
 		if (unit->slot_id == 0 ||
 			pool_claim_orphan(unit->session->sub->oid, unit->slot_id,
 							  NameStr(unit->slot_name)))
+		{
+			test_point(POINT_resumed, table->relname);
 			return true;
+		}
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_IN_USE),
 				errmsg("replication slot \"%s\" is in use by another worker",
@@ -139,6 +143,7 @@ staged_resume(Unit *unit)
 				   table->nspname, table->relname, unit->session->sub->name),
 			errdetail("Replication slot \"%s\" is lost: %s.",
 					  NameStr(unit->slot_name), reason));
+	test_point(POINT_copy_lost, table->relname);
 	unit->empty_first = true;
 	unit->slot_id = 0;
 	unit->snapshot = NULL;
@@ -194,15 +199,18 @@ staged_announce(Unit *unit)
 	catalog_put_progress(subid, table->relid, &progress);
 	if (table->state == SUBREL_STATE_INIT)
 		unit_set_state(unit, SUBREL_STATE_DATASYNC, InvalidXLogRecPtr);
+	test_point(POINT_d_commit, table->relname);
 	CommitTransactionCommand();
 	unit_committed(unit);
 	MemoryContextSwitchTo(caller);
+	test_point(POINT_d_committed, table->relname);
 
 	/*
 	 * Take one of the server's few entries for origins: if there is none this
 	 * is to fail now, not after the copy.
 	 */
 	set_origin_position(unit, InvalidXLogRecPtr);
+	test_point(POINT_origin_entry, table->relname);
 }
 
 /* --- copy and 'f' --- */
@@ -311,6 +319,7 @@ remove_rows(Oid subid, Oid relid)
 			 relid, SPI_result_code_string(rc));
 	SPI_finish();
 	CommandCounterIncrement();
+	test_point(POINT_rows_removed, relname);
 }
 
 /* Text form, to be read again by remote_snapshot_parse. */
@@ -364,6 +373,7 @@ staged_copy(Unit *unit)
 	 * have committed before.
 	 */
 	set_origin_position(unit, unit->position);
+	test_point(POINT_origin_set, unit->tables[0].relname);
 	StartTransactionCommand();
 	unit_tag_origin(unit);
 	unit_check_claim(unit);
@@ -383,9 +393,11 @@ staged_copy(Unit *unit)
 		session_renew(unit->session);
 	if (guard_is_on("f_flush"))
 		unit->mark = session_make_position(unit->session);
+	test_point(POINT_f_message, unit->tables[0].relname);
 
 	unit_lock_claim(unit, true);
 	record_copy(unit, was_empty);
+	test_point(POINT_f_commit, unit->tables[0].relname);
 	unit_commit(unit, unit->position, 0);
 }
 
@@ -411,7 +423,9 @@ staged_set_back(Session *session, Oid relid)
 	catalog_put_progress(session->sub->oid, relid, &progress);
 	unit_set_state(unit, SUBREL_STATE_INIT, InvalidXLogRecPtr);
 	replorigin_drop_by_name(origin_name(unit), true, false);
+	test_point(POINT_set_back_commit, unit->tables[0].relname);
 	CommitTransactionCommand();
+	test_point(POINT_set_back, unit->tables[0].relname);
 	unit_end(unit);
 }
 
@@ -424,6 +438,8 @@ staged_drop_origin(Unit *unit)
 	session_lock_subscription(unit->session->sub->oid);
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
 	replorigin_drop_by_name(origin_name(unit), true, false);
+	test_point(POINT_origin_drop, unit->tables[0].relname);
 	CommitTransactionCommand();
+	test_point(POINT_origin_dropped, unit->tables[0].relname);
 	MemoryContextSwitchTo(caller);
 }

@@ -45,12 +45,13 @@ register_slot(SyncSlot *slot)
 {
 	SlotRow		row;
 
-	test_point("register_slot", "");
+	test_point(POINT_register_slot, "");
 	StartTransactionCommand();
 	slot->id = catalog_add_slot(slot->subid, &slot->name);
 	slot->origin = replorigin_create(NameStr(slot->name));
 	pool_set_slot(slot->id, NameStr(slot->name));
 	CommitTransactionCommand();
+	test_point(POINT_slot_numbered, NameStr(slot->name));
 	if (guard_is_on("number_flush"))
 		XLogFlush(XactLastCommitEnd);
 
@@ -64,6 +65,7 @@ register_slot(SyncSlot *slot)
 	replorigin_advance(slot->origin, InvalidXLogRecPtr, InvalidXLogRecPtr,
 					   true /* go backward */ , false /* WAL log */ );
 	CommitTransactionCommand();
+	test_point(POINT_slot_registered, NameStr(slot->name));
 }
 
 /*
@@ -129,6 +131,7 @@ create_on_publisher(Session *session, SyncSlot *slot)
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
 				errmsg("unexpected answer to CREATE_REPLICATION_SLOT from the publisher"));
 	slot->position = session_parse_lsn(publisher_value(res, 0, 1));
+	test_point(POINT_slot_made, NameStr(slot->name));
 
 	res = publisher_query(conn, "SELECT pg_catalog.pg_current_snapshot()");
 	slot->birth = remote_snapshot_parse(res->nrows == 1 ?
@@ -178,13 +181,14 @@ slot_create(Session *session, const Oid *eligible, int neligible)
 		register_slot(slot);
 		MemoryContextSwitchTo(context);
 		create_on_publisher(session, slot);
-		test_point("slot_created", "");
+		test_point(POINT_slot_created, NameStr(slot->name));
 
 		StartTransactionCommand();
 		catalog_slot_created(slot->subid, slot->id, &slot->made_on);
 		Counters.slots_created++;
 		catalog_write_counters();
 		CommitTransactionCommand();
+		test_point(POINT_slot_recorded, NameStr(slot->name));
 	}
 	PG_CATCH();
 	{
@@ -297,12 +301,15 @@ slot_drop(Session *session, SyncSlot *slot)
 	pool_set_phase(PHASE_DROPPING_SLOTS);
 	PG_TRY();
 	{
+		test_point(POINT_slot_drop, NameStr(slot->name));
 		if (slot->stream != NULL)
 			stream_end(slot->stream);
 		gone = slot_drop_by_name(session->sql, NameStr(slot->name),
 								 &message);
+		test_point(POINT_slot_dropped, NameStr(slot->name));
 		record_drop(slot->subid, slot->id, NameStr(slot->name), gone,
 					message);
+		test_point(POINT_slot_forgotten, NameStr(slot->name));
 		if (!gone)
 			ereport(LOG,
 					errmsg("could not drop replication slot \"%s\" on the publisher: %s",
@@ -422,6 +429,8 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 						   NameStr(slot->slot_name)))
 		return false;
 
+	test_point(POINT_orphan_claimed, NameStr(slot->slot_name));
+
 	/* Now that it is ours: is it still there, and still an orphan? */
 	StartTransactionCommand();
 	gone = !catalog_get_slot(slot->subid, slot->slot_id, &again) ||
@@ -441,10 +450,13 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 	MemoryContextSwitchTo(caller);
 	if (!gone)
 	{
+		test_point(POINT_orphan_drop, NameStr(slot->slot_name));
 		gone = may_drop(conn, slot, &message) &&
 			slot_drop_by_name(conn, NameStr(slot->slot_name), &message);
+		test_point(POINT_orphan_dropped, NameStr(slot->slot_name));
 		record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
 					gone, message);
+		test_point(POINT_orphan_forgotten, NameStr(slot->slot_name));
 		if (!gone)
 			ereport(LOG,
 					errmsg("could not drop orphaned replication slot \"%s\" on the publisher: %s",

@@ -16,6 +16,8 @@
 
 #ifdef REUSE_SYNC_TEST_BUILD
 
+#include <limits.h>
+
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
@@ -25,8 +27,41 @@
 #include "utils/backend_status.h"
 #include "utils/guc.h"
 
+/* How many pieces of a copy, which are its rows, pass between two points. */
+#define PIECES_PER_POINT	100
+
 static char *guards_off = NULL;
 static char *points = NULL;
+static int	error_pid = 0;
+static bool log_points = false;
+
+#define TEST_POINT_NAME(name, whose, what)	[POINT_##name] = #name,
+static const char *const point_names[] = {
+	TEST_POINTS(TEST_POINT_NAME)
+};
+
+/* A name that no process ever comes to would be waited for in vain. */
+static bool
+check_points(char **newval, void **extra, GucSource source)
+{
+	for (const char *p = *newval; *p != '\0';)
+	{
+		size_t		len = strcspn(p, ":, ");
+		bool		known = false;
+
+		for (int i = 0; i < lengthof(point_names); i++)
+			known |= strlen(point_names[i]) == len &&
+				strncmp(p, point_names[i], len) == 0;
+		if (!known)
+		{
+			GUC_check_errdetail("There is no test point \"%s\".", p);
+			return false;
+		}
+		p += strcspn(p, ", ");
+		p += strspn(p, ", ");
+	}
+	return true;
+}
 
 void
 testing_define_settings(void)
@@ -42,7 +77,19 @@ testing_define_settings(void)
 							   NULL,
 							   &points, "",
 							   PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
-							   NULL, NULL, NULL);
+							   check_points, NULL, NULL);
+	DefineCustomIntVariable("reuse_sync.test_error_pid",
+							"Names the process that fails when it goes on from a point.",
+							NULL,
+							&error_pid, 0, 0, INT_MAX,
+							PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							NULL, NULL, NULL);
+	DefineCustomBoolVariable("reuse_sync.test_log_points",
+							 "Logs every point that a process comes to.",
+							 NULL,
+							 &log_points, false,
+							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
 }
 
 /* Is 'name' an item of the list, which is separated by commas and spaces? */
@@ -81,12 +128,17 @@ reload(void)
 }
 
 void
-test_point(const char *name, const char *detail)
+test_point(TestPoint point, const char *detail)
 {
+	const char *name = point_names[point];
 	char		full_name[2 * NAMEDATALEN + 1];
 	bool		reloaded = reload();
 
+	bool		fails = false;
+
 	snprintf(full_name, sizeof(full_name), "%s:%s", name, detail);
+	if (log_points)
+		ereport(LOG, errmsg_internal("test point %s: hit", full_name));
 	if (is_listed(points, name) || is_listed(points, full_name))
 	{
 		char		activity[sizeof(full_name) + 16];
@@ -102,7 +154,9 @@ test_point(const char *name, const char *detail)
 			CHECK_FOR_INTERRUPTS();
 			reloaded |= reload();
 		}
-		ereport(LOG, errmsg_internal("%s: goes on", activity));
+		fails = (error_pid == MyProcPid);
+		ereport(LOG, errmsg_internal("%s: %s", activity,
+									 fails ? "fails" : "goes on"));
 		pgstat_report_activity(STATE_RUNNING, NULL);
 
 		/* Who set the latch meanwhile may have meant somebody else. */
@@ -112,6 +166,19 @@ test_point(const char *name, const char *detail)
 	/* The process may have something to do after a reload. */
 	if (reloaded)
 		ConfigReloadPending = true;
+	if (fails)
+		ereport(ERROR,
+				errcode(ERRCODE_INTERNAL_ERROR),
+				errmsg_internal("test point %s fails", full_name));
+}
+
+void
+test_point_in_copy(const char *detail)
+{
+	static int	pieces = 0;
+
+	if (++pieces % PIECES_PER_POINT == 0)
+		test_point(POINT_mid_copy, detail);
 }
 
 void
@@ -123,7 +190,7 @@ test_point_at_commit(void)
 	if (!IsLogicalWorker() || !am_tablesync_worker())
 		return;
 	snprintf(number, sizeof(number), "%d", ++commits);
-	test_point("tablesync_commit", number);
+	test_point(POINT_tablesync_commit, number);
 }
 
 #endif							/* REUSE_SYNC_TEST_BUILD */

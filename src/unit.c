@@ -135,7 +135,7 @@ check_claim(Unit *unit, bool always)
 void
 unit_lock_claim(Unit *unit, bool always)
 {
-	test_point("lock_claim", unit->tables[0].relname);
+	test_point(POINT_lock_claim, unit->tables[0].relname);
 	session_lock_subscription(unit->session->sub->oid);
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
 	check_claim(unit, always);
@@ -492,6 +492,8 @@ unit_take_snapshot(Unit *unit)
 
 	begin_with_lock(unit);
 
+	test_point(POINT_tables_locked, unit->tables[0].relname);
+
 	/* The function is called after the snapshot has been taken. */
 	res = publisher_query(conn,
 						  "SELECT pg_catalog.pg_current_snapshot(),"
@@ -505,6 +507,7 @@ unit_take_snapshot(Unit *unit)
 	MemoryContextSwitchTo(caller);
 	unit->filter_end = session_parse_lsn(publisher_value(res, 0, 1));
 	unit->position = slot->position;
+	test_point(POINT_snapshot_taken, unit->tables[0].relname);
 
 	if ((guard_is_on("c1a") &&
 		 !remote_snapshot_sees_all_of(unit->snapshot, slot->birth)) ||
@@ -543,6 +546,7 @@ copy_progress(int64 bytes)
 
 	pool_count_bytes(bytes);
 	CHECK_FOR_INTERRUPTS();
+	test_point_in_copy(copying->at->relname);
 	if (TimestampDifferenceExceeds(last_check, now, CHECK_INTERVAL))
 	{
 		last_check = now;
@@ -575,6 +579,7 @@ unit_lock_for_copy(Unit *unit)
 {
 	unit_lock_tables(unit, RowExclusiveLock);
 	unit_bound_lock_waits(0);
+	test_point(POINT_copy_locked, unit->tables[0].relname);
 }
 
 static void
@@ -587,6 +592,7 @@ copy_one(Unit *unit, UnitTable *table)
 	unit->at = table;
 	remote = copy_describe(session->sql, session->sub->publications,
 						   table->nspname, table->relname);
+	test_point(POINT_described, table->relname);
 	table->bytes_total = remote->bytes;
 	if (unit->ntables == 1)
 		pool_set_bytes_total(remote->bytes);
@@ -594,6 +600,7 @@ copy_one(Unit *unit, UnitTable *table)
 									  copy_progress);
 	table->bytes_copied = MyPoolWorker->bytes_copied - before;
 	Counters.bytes_copied += table->bytes_copied;
+	test_point(POINT_table_copied, table->relname);
 	unit->at = NULL;
 }
 
@@ -617,5 +624,5 @@ unit_copy_tables(Unit *unit)
 	MemoryContextDelete(context);
 	publisher_command(unit->session->sql, "COMMIT");
 	session_release_lock(unit->session);
-	test_point("copy_done", unit->tables[0].relname);
+	test_point(POINT_copy_done, unit->tables[0].relname);
 }

@@ -136,17 +136,20 @@ take_fitting_snapshot(const BatchPlan *plan)
 		}
 		unit_use_slot(unit, slot);
 		pool_set_phase(PHASE_WAITING_FOR_SNAPSHOT);
-		test_point("snapshot", unit->tables[0].relname);
+		test_point(POINT_snapshot, unit->tables[0].relname);
 		verdict = unit_take_snapshot(unit);
-		test_point(verdict == SNAPSHOT_FITS ? "snapshot_fits" :
-				   verdict == SNAPSHOT_TOO_EARLY ? "snapshot_too_early" :
-				   "snapshot_needs_new_slot", unit->tables[0].relname);
+		test_point(verdict == SNAPSHOT_FITS ? POINT_snapshot_fits :
+				   verdict == SNAPSHOT_TOO_EARLY ? POINT_snapshot_too_early :
+				   POINT_snapshot_needs_new_slot, unit->tables[0].relname);
 		if (verdict == SNAPSHOT_FITS)
 			return;
 		if (verdict == SNAPSHOT_NEEDS_NEW_SLOT ||
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
 									   SNAPSHOT_PATIENCE))
+		{
+			test_point(POINT_slot_unfit, unit->tables[0].relname);
 			drop_own_slot();
+		}
 		else
 			pause_for(SNAPSHOT_PAUSE);
 	}
@@ -209,7 +212,7 @@ synchronize_staged(const BatchPlan *plan)
 		staged_announce(unit);
 		take_fitting_snapshot(plan);
 		staged_copy(unit);
-		test_point("copied", unit->tables[0].relname);
+		test_point(POINT_copied, unit->tables[0].relname);
 	}
 	stream = unit->slot != NULL ? slot_stream(session, slot) :
 		(adopted = stream_open(session, NameStr(unit->slot_name), NULL));
@@ -224,11 +227,13 @@ drop_adopted_slot(void)
 	char	   *message;
 
 	pool_set_phase(PHASE_DROPPING_SLOTS);
+	test_point(POINT_adopted_drop, unit->tables[0].relname);
 	stream_end(adopted);
 	stream_close(adopted);
 	adopted = NULL;
 	if (slot_drop_by_name(session->sql, NameStr(unit->slot_name), &message))
 	{
+		test_point(POINT_adopted_dropped, unit->tables[0].relname);
 		if (unit->slot_id != 0)
 		{
 			StartTransactionCommand();
@@ -236,6 +241,7 @@ drop_adopted_slot(void)
 						NameStr(unit->slot_name));
 			CommitTransactionCommand();
 		}
+		test_point(POINT_adopted_forgotten, unit->tables[0].relname);
 	}
 	else
 		ereport(LOG,
@@ -281,7 +287,7 @@ synchronize(const BatchPlan *plan, const Batch *batch)
 	if (unit == NULL)
 		return;					/* another worker has been at it */
 	MemoryContextSwitchTo(unit->context);
-	test_point("claimed", unit->tables[0].relname);
+	test_point(POINT_claimed, unit->tables[0].relname);
 	if (batch->express)
 		synchronize_express(plan);
 	else
@@ -297,6 +303,7 @@ synchronize(const BatchPlan *plan, const Batch *batch)
 	}
 	else
 		drop_adopted_slot();
+	test_point(POINT_unit_done, unit->tables[0].relname);
 	MemoryContextSwitchTo(serving_context);
 	unit_end(unit);
 	unit = NULL;
@@ -503,6 +510,7 @@ guarded(void (*step) (const Step *), const Step *what)
 static void
 orphans_step(const Step *what)
 {
+	test_point(POINT_released, session->sub->name);
 	if (slot_drop_orphans(session) > 0)
 		work_list_postpone_orphans(session->sub->oid, failure_retry_time(1));
 }
@@ -545,7 +553,9 @@ static void
 plan_step(const Step *what)
 {
 	session_connect(session);
+	test_point(POINT_connected, session->sub->name);
 	current_plan = batch_plan(session, current_tables);
+	test_point(POINT_planned, session->sub->name);
 }
 
 /*
