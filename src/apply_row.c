@@ -48,6 +48,7 @@
 #include "utils/snapmgr.h"
 
 #include "apply_row.h"
+#include "compat.h"
 
 /* One executor run. */
 typedef struct RowExec
@@ -80,11 +81,10 @@ static void do_delete(RowExec *ex, ResultRelInfo *rri,
 					  TupleTableSlot *oldslot);
 
 static Place route(RowExec *ex, TupleTableSlot *slot);
-static AttrMap *attrmap_from_target(ResultRelInfo *rri);
+static AttrMap *attrmap_from_target(RowExec *ex, ResultRelInfo *rri);
 static TupleTableSlot *back_to_target(RowExec *ex, Place place);
 static LogicalRepRelMapEntry *entry_of(RowExec *ex, ResultRelInfo *rri);
 static TupleTableSlot *find_row(RowExec *ex, Place place);
-static Oid	identity_index(Relation rel);
 static void check_identity(LogicalRepRelMapEntry *entry, Relation rel);
 
 static TupleTableSlot *new_slot(RowExec *ex, Relation rel);
@@ -168,8 +168,7 @@ start_executor(RowExec *ex, RowChange *change)
 	rte->relid = RelationGetRelid(rel);
 	rte->relkind = rel->rd_rel->relkind;
 	rte->rellockmode = RowExclusiveLock;
-	rte->updatedCols = updated_columns(change);
-	ExecInitRangeTable(estate, list_make1(rte));
+	compat_init_range_table(estate, rte, updated_columns(change));
 
 	estate->es_snapshot = GetActiveSnapshot();
 	estate->es_output_cid = GetCurrentCommandId(true);
@@ -309,6 +308,7 @@ do_insert(RowExec *ex, TupleTableSlot *slot)
 	if (ex->proute == NULL)
 		ExecOpenIndices(place.rri, false);
 
+	compat_watch_conflicts(place.rri);
 	apply_check_rights(place.rri->ri_RelationDesc, ACL_INSERT);
 	ExecSimpleRelationInsert(place.rri, ex->estate, place.slot);
 }
@@ -322,8 +322,9 @@ do_update(RowExec *ex, ResultRelInfo *rri, TupleTableSlot *oldslot,
 	if (ex->proute == NULL)
 		ExecOpenIndices(rri, false);
 
+	compat_watch_conflicts(rri);
 	apply_check_rights(rri->ri_RelationDesc, ACL_UPDATE);
-	EvalPlanQualInit(&epqstate, ex->estate, NULL, NIL, -1);
+	EvalPlanQualInit(&epqstate, ex->estate, NULL, NIL, -1, NIL);
 	EvalPlanQualSetSlot(&epqstate, newslot);
 	ExecSimpleRelationUpdate(rri, ex->estate, &epqstate, oldslot, newslot);
 	EvalPlanQualEnd(&epqstate);
@@ -335,7 +336,7 @@ do_delete(RowExec *ex, ResultRelInfo *rri, TupleTableSlot *oldslot)
 	EPQState	epqstate;
 
 	apply_check_rights(rri->ri_RelationDesc, ACL_DELETE);
-	EvalPlanQualInit(&epqstate, ex->estate, NULL, NIL, -1);
+	EvalPlanQualInit(&epqstate, ex->estate, NULL, NIL, -1, NIL);
 	EvalPlanQualSetSlot(&epqstate, oldslot);
 	ExecSimpleRelationDelete(rri, ex->estate, &epqstate, oldslot);
 	EvalPlanQualEnd(&epqstate);
@@ -369,7 +370,7 @@ route(RowExec *ex, TupleTableSlot *slot)
 							 get_namespace_name(RelationGetNamespace(leaf)),
 							 RelationGetRelationName(leaf));
 
-	attrmap = attrmap_from_target(place.rri);
+	attrmap = attrmap_from_target(ex, place.rri);
 	if (attrmap != NULL)
 		place.slot = execute_attr_map_slot(attrmap, slot, new_slot(ex, leaf));
 	return place;
@@ -377,12 +378,12 @@ route(RowExec *ex, TupleTableSlot *slot)
 
 /*
  * From the layout of the target to that of a partition; NULL if they are the
- * same, or 'rri' is the target.  (16: ExecGetRootToChildMap())
+ * same, or 'rri' is the target.
  */
 static AttrMap *
-attrmap_from_target(ResultRelInfo *rri)
+attrmap_from_target(RowExec *ex, ResultRelInfo *rri)
 {
-	TupleConversionMap *map = rri->ri_RootToPartitionMap;
+	TupleConversionMap *map = ExecGetRootToChildMap(rri, ex->estate);
 
 	return map ? map->attrMap : NULL;
 }
@@ -416,7 +417,7 @@ entry_of(RowExec *ex, ResultRelInfo *rri)
 	if (rri == ex->target)
 		return root;
 
-	attrmap = attrmap_from_target(rri);
+	attrmap = attrmap_from_target(ex, rri);
 	entry = logicalrep_partition_open(root, rri->ri_RelationDesc, attrmap);
 
 	/*
@@ -451,17 +452,17 @@ static TupleTableSlot *
 find_row(RowExec *ex, Place place)
 {
 	Relation	rel = place.rri->ri_RelationDesc;
+	LogicalRepRelMapEntry *entry = entry_of(ex, place.rri);
 	TupleTableSlot *oldslot;
-	Oid			indexoid;
+	TupleTableSlot *newslot = NULL;
+	Oid			indexoid = compat_search_index(entry, rel);
 	bool		found;
 
-	check_identity(entry_of(ex, place.rri), rel);
+	check_identity(entry, rel);
 	apply_check_rights(rel, ACL_SELECT);
 
 	oldslot = table_slot_create(rel, &ex->estate->es_tupleTable);
 
-	/* (16: the relation map knows of more indexes that can be used) */
-	indexoid = identity_index(rel);
 	if (OidIsValid(indexoid))
 		found = RelationFindReplTupleByIndex(rel, indexoid,
 											 LockTupleExclusive,
@@ -469,27 +470,19 @@ find_row(RowExec *ex, Place place)
 	else
 		found = RelationFindReplTupleSeq(rel, LockTupleExclusive,
 										 place.slot, oldslot);
-	if (found)
+	if (found && !compat_is_of_other_origin(oldslot))
 		return oldslot;
 
-	ereport(DEBUG1,
-			(errmsg_internal("row to be %s was not found in table \"%s\"",
-							 ex->change->operation == CMD_UPDATE ?
-							 "updated" : "deleted",
-							 RelationGetRelationName(rel))));
-	return NULL;
-}
-
-/*
- * The replica identity's index, else that of the primary key, else
- * InvalidOid.
- */
-static Oid
-identity_index(Relation rel)
-{
-	Oid			indexoid = RelationGetReplicaIndex(rel);
-
-	return OidIsValid(indexoid) ? indexoid : RelationGetPrimaryKeyIndex(rel);
+	if (!found)
+		oldslot = NULL;
+	if (ex->change->operation == CMD_UPDATE)
+	{
+		newslot = new_slot(ex, rel);
+		fill_slot(ex->change, entry, ex->change->row, NULL, newslot);
+	}
+	compat_report_conflict(ex->estate, place.rri, place.slot, oldslot,
+						   newslot);
+	return oldslot;
 }
 
 /*
@@ -504,7 +497,7 @@ check_identity(LogicalRepRelMapEntry *entry, Relation rel)
 		return;
 
 	nspname = get_namespace_name(RelationGetNamespace(rel));
-	if (OidIsValid(identity_index(rel)))
+	if (OidIsValid(GetRelationIdentityOrPK(rel)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("publisher does not send all replica identity columns of table \"%s.%s\"",

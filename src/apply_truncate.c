@@ -43,6 +43,7 @@
 
 #include "apply_row.h"
 #include "apply_truncate.h"
+#include "compat.h"
 
 /* A target with its partitions, if any. */
 typedef struct TruncateGroup
@@ -275,7 +276,7 @@ resolve_names(List *names)
 }
 
 /*
- * Truncate for good.  (16: ExecuteTruncateGuts() has one argument more)
+ * Truncate for good.
  */
 static void
 truncate_groups(List *groups, bool restart_seqs)
@@ -298,7 +299,7 @@ truncate_groups(List *groups, bool restart_seqs)
 	}
 
 	ExecuteTruncateGuts(rels, all_relids(groups), logged, DROP_RESTRICT,
-						restart_seqs);
+						restart_seqs, !compat_runs_as_owner(MySubscription));
 }
 
 /*
@@ -360,8 +361,7 @@ delete_all_rows(Relation rel)
 }
 
 /*
- * Restart the sequences that columns of 'rel' own, as TRUNCATE does.  (16:
- * object_ownercheck())
+ * Restart the sequences that columns of 'rel' own, as TRUNCATE does.
  */
 static void
 restart_sequences(Relation rel)
@@ -373,7 +373,7 @@ restart_sequences(Relation rel)
 		Oid			seqid = lfirst_oid(lc);
 		Relation	seq = relation_open(seqid, AccessExclusiveLock);
 
-		if (!pg_class_ownercheck(seqid, GetUserId()))
+		if (!object_ownercheck(RelationRelationId, seqid, GetUserId()))
 			aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SEQUENCE,
 						   RelationGetRelationName(seq));
 		relation_close(seq, NoLock);

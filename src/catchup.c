@@ -38,6 +38,7 @@
 
 #include "catalog.h"
 #include "catchup.h"
+#include "compat.h"
 #include "pool.h"
 #include "settings.h"
 #include "testing.h"
@@ -93,7 +94,7 @@ start_replication(Stream *stream, const char *command)
 						   NameStr(stream->slot_name), message));
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ACTIVE_PAUSE, PG_WAIT_EXTENSION);
+						 ACTIVE_PAUSE, compat_wait_event());
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -52,6 +52,7 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "copy.h"
 
 /* The columns of the two queries' results. */
@@ -113,8 +114,7 @@ push_table_context(ErrorContextCallback *context, LogicalRepRelation *rel)
  * What the publisher sends is checked before it is used: it sizes arrays, and
  * indexes them.
  */
-pg_attribute_noreturn()
-static void
+pg_noreturn static void
 invalid_description(const char *what)
 {
 	ereport(ERROR,

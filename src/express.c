@@ -21,6 +21,7 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "express.h"
 #include "handover.h"
 #include "pool.h"
@@ -30,8 +31,7 @@
 /* How often to try for the locks, with the copy done and kept. */
 #define LOCK_ATTEMPTS	3
 
-pg_attribute_noreturn()
-static void
+pg_noreturn static void
 takes_too_long(Unit *unit, const char *what)
 {
 	unit->too_long = true;

@@ -22,6 +22,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "compat.h"
 #include "pool.h"
 #include "settings.h"
 
@@ -188,8 +189,7 @@ reuse_sync_wakeup(PG_FUNCTION_ARGS)
 
 /* --- drain --- */
 
-pg_attribute_noreturn()
-static void
+pg_noreturn static void
 drain_timed_out(int slots, int busy)
 {
 	ereport(ERROR,

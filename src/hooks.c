@@ -50,6 +50,7 @@
 #include "utils/memutils.h"
 
 #include "catalog.h"
+#include "compat.h"
 #include "hooks.h"
 #include "pool.h"
 #include "settings.h"
@@ -85,12 +86,6 @@ settle_apply_worker(void)
 	pool_publish_apply_worker(ours);
 	if (ours)
 		pool_hint(MyDatabaseId, false);
-}
-
-static bool
-is_apply_worker(void)
-{
-	return IsLogicalWorker() && !am_tablesync_worker();
 }
 
 /* --- the end of a transaction --- */
@@ -156,7 +151,7 @@ at_transaction_event(XactEvent event, void *arg)
 			if (!settled)
 			{
 				settled = true;
-				if (is_apply_worker())
+				if (compat_is_apply_worker())
 					settle_apply_worker();
 			}
 			if (at_commit.restart_apply_workers)
@@ -206,7 +201,7 @@ before_drop_subscription(const char *name, bool in_block)
 
 	/* Whoever may not drop it must not disturb it either. */
 	if (!OidIsValid(subid) ||
-		!pg_subscription_ownercheck(subid, GetUserId()) ||
+		!object_ownercheck(SubscriptionRelationId, subid, GetUserId()) ||
 		!catalog_exists(0))
 		return;
 
@@ -235,7 +230,8 @@ before_drop_database(const char *name)
 {
 	Oid			dbid = get_database_oid(name, true);
 
-	if (OidIsValid(dbid) && pg_database_ownercheck(dbid, GetUserId()))
+	if (OidIsValid(dbid) &&
+		object_ownercheck(DatabaseRelationId, dbid, GetUserId()))
 		pool_request_leave(dbid);
 }
 

@@ -50,6 +50,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "launcher.h"
 #include "pool.h"
 #include "settings.h"
@@ -564,7 +565,7 @@ reuse_sync_launcher_main(Datum arg)
 
 		rc = WaitLatch(MyLatch,
 					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					   time_to_sleep(), PG_WAIT_EXTENSION);
+					   time_to_sleep(), compat_wait_event());
 		ResetLatch(MyLatch);
 		if (ConfigReloadPending)
 		{

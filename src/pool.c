@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "pool.h"
 #include "settings.h"
 
@@ -731,7 +732,7 @@ void
 pool_wait_for_change(long timeout_ms)
 {
 	ConditionVariableTimedSleep(&Pool->changed, timeout_ms,
-								PG_WAIT_EXTENSION);
+								compat_wait_event());
 }
 
 void

@@ -31,6 +31,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "publisher.h"
 
 struct Publisher
@@ -75,8 +76,7 @@ connection_message(Publisher *pub)
 	return pchomp(PQerrorMessage(pub->conn));
 }
 
-pg_attribute_noreturn()
-static void
+pg_noreturn static void
 connection_lost(Publisher *pub, const char *doing)
 {
 	ereport(ERROR,
@@ -98,8 +98,7 @@ result_sqlstate(const PGresult *res)
 	return MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
 }
 
-pg_attribute_noreturn()
-static void
+pg_noreturn static void
 command_failed(Publisher *pub, PGresult *res)
 {
 	int			sqlstate = result_sqlstate(res);
@@ -134,7 +133,7 @@ wait_for_socket(Publisher *pub, int socket_events, long timeout_ms)
 						   socket_events |
 						   (timeout_ms >= 0 ? WL_TIMEOUT : 0),
 						   PQsocket(pub->conn), timeout_ms,
-						   PG_WAIT_EXTENSION);
+						   compat_wait_event());
 	if (rc & WL_LATCH_SET)
 	{
 		ResetLatch(MyLatch);

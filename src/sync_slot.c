@@ -27,6 +27,7 @@
 
 #include "catalog.h"
 #include "catchup.h"
+#include "compat.h"
 #include "pool.h"
 #include "settings.h"
 #include "sync_slot.h"
@@ -260,7 +261,7 @@ slot_drop_by_name(Publisher *conn, const char *slot_name, char **message)
 			return false;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ACTIVE_PAUSE, PG_WAIT_EXTENSION);
+						 ACTIVE_PAUSE, compat_wait_event());
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -27,6 +27,8 @@
 #include "utils/backend_status.h"
 #include "utils/guc.h"
 
+#include "compat.h"
+
 /* How many pieces of a copy, which are its rows, pass between two points. */
 #define PIECES_PER_POINT	100
 
@@ -149,7 +151,7 @@ test_point(TestPoint point, const char *detail)
 		while (is_listed(points, name) || is_listed(points, full_name))
 		{
 			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, 0,
-							 PG_WAIT_EXTENSION);
+							 compat_wait_event());
 			ResetLatch(MyLatch);
 			CHECK_FOR_INTERRUPTS();
 			reloaded |= reload();

@@ -30,6 +30,7 @@
 
 #include "catalog.h"
 #include "catchup.h"
+#include "compat.h"
 #include "copy.h"
 #include "pool.h"
 #include "settings.h"
@@ -162,7 +163,8 @@ unit_set_state(Unit *unit, char state, XLogRecPtr lsn)
 	Oid			subid = unit->session->sub->oid;
 
 	for (int i = 0; i < unit->ntables; i++)
-		UpdateSubscriptionRelState(subid, unit->tables[i].relid, state, lsn);
+		compat_update_subscription_rel(subid, unit->tables[i].relid, state,
+									   lsn);
 	CommandCounterIncrement();
 	for (int i = 0; i < unit->ntables; i++)
 	{
@@ -239,7 +241,7 @@ void
 unit_hold_origin(Unit *unit)
 {
 	if (!origin_held)
-		replorigin_session_setup(unit->origin);
+		replorigin_session_setup(unit->origin, 0);
 	origin_held = true;
 }
 
@@ -410,8 +412,7 @@ remote_names(Unit *unit)
 }
 
 /* A table cannot be locked there: say which and why. */
-pg_attribute_noreturn()
-static void
+pg_noreturn static void
 cannot_lock(Unit *unit, int sqlstate, const char *message)
 {
 	if (unit->ntables == 1 &&

@@ -33,6 +33,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "compat.h"
 #include "pool.h"
 #include "settings.h"
 #include "sync_slot.h"
@@ -187,7 +188,7 @@ work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 	ListCell   *lc;
 	bool		draining = pool_is_draining(MyDatabaseId);
 
-	foreach(lc, GetSubscriptionNotReadyRelations(subid))
+	foreach(lc, GetSubscriptionRelations(subid, true))
 	{
 		SubscriptionRelState *rel = lfirst(lc);
 		TableProgress progress;

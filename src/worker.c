@@ -59,6 +59,7 @@
 
 #include "batch.h"
 #include "catalog.h"
+#include "compat.h"
 #include "express.h"
 #include "failure.h"
 #include "handover.h"
@@ -95,7 +96,7 @@ static void
 pause_for(long ms)
 {
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, PG_WAIT_EXTENSION);
+					 ms, compat_wait_event());
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }
