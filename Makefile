@@ -3,10 +3,11 @@
 #   make                 build            make test   set up, build, run all tests
 #   make install         install          make demo   set up, build, show it at work
 #   make installcheck    test a running   make lint   compilers and static checkers
-#                        installation     make dist   archive of the release
+#                        installation     make bench  measure it, see test/bench
+#   make dist            archive of the release
 #
-# PG_CONFIG=path chooses the server.  The scripts behind test, demo and lint
-# need nothing but make itself: they install what is missing, work on a
+# PG_CONFIG=path chooses the server.  The scripts behind test, demo, bench and
+# lint need nothing but make itself: they install what is missing, work on a
 # private copy of this tree and leave it, and the server, as they were.
 
 all:
@@ -109,11 +110,13 @@ script_env += CC='$(CC)'
 endif
 
 # No shell stays between make and the script: a signal to make reaches it.
-.PHONY: test demo lint dist
+.PHONY: test demo bench lint dist
 test:
 	@exec env $(script_env) $(reuse_sync_dir)test/run
 demo:
 	@exec env $(script_env) $(reuse_sync_dir)test/demo
+bench:
+	@exec env $(script_env) $(reuse_sync_dir)test/bench
 lint:
 	@exec env $(script_env) $(reuse_sync_dir)test/lint
 
