@@ -5,3 +5,102 @@
 
 -- CREATE EXTENSION comes through here as well, after reuse_sync--1.0.sql.
 DO $$ BEGIN PERFORM reuse_sync.require_library('1.1'); END $$;
+
+--
+-- The catalog: see reuse_sync--1.0.sql for what its relations are.
+--
+
+-- The wait of a failing table that somebody has ended: the value of next_retry
+-- in table_progress that counts no more.  A relation of its own because a row
+-- there is changed by the table's worker alone.
+CREATE MATERIALIZED VIEW reuse_sync.retry_request AS
+SELECT NULL::oid AS dbid,
+       NULL::oid AS subid,
+       NULL::oid AS relid,
+       NULL::timestamptz AS voids
+WHERE false;
+CREATE UNIQUE INDEX retry_request_key
+    ON reuse_sync.retry_request (dbid, subid, relid);
+
+--
+-- What people see.
+--
+
+CREATE OR REPLACE VIEW reuse_sync.tables AS
+SELECT s.subname,
+       r.srrelid AS relid,
+       CASE WHEN r.srsubstate = 'r' THEN 'ready'
+            WHEN r.srsubstate = 's' THEN 'synchronized'
+            WHEN w.pid IS NOT NULL THEN w.phase
+            WHEN p.attempts > 0 THEN 'failed'
+            WHEN r.srsubstate = 'f' THEN 'copied'
+            ELSE 'pending' END AS state,
+       w.pid,
+       coalesce(w.slot_name, c.slot_name) AS slot_name,
+       coalesce(CASE WHEN w.relid IS NOT NULL THEN w.bytes_total END,
+                p.bytes_total) AS bytes_total,
+       CASE WHEN w.relid IS NOT NULL AND r.srsubstate IN ('i', 'd')
+            THEN w.bytes_copied ELSE p.bytes_copied END AS bytes_copied,
+       CASE WHEN w.pid IS NOT NULL AND r.srsubstate IN ('i', 'd')
+            THEN y.tuples_processed ELSE p.tuples_copied END AS tuples_copied,
+       CASE WHEN w.pid IS NOT NULL AND r.srsubstate IN ('i', 'd')
+            THEN w.unit_start ELSE p.started_at END AS started_at,
+       CASE WHEN w.relid IS NOT NULL AND w.bytes_copied > 0
+                 AND w.bytes_total > w.bytes_copied
+                 AND r.srsubstate IN ('i', 'd')
+            THEN pg_catalog.clock_timestamp()
+                 + (pg_catalog.clock_timestamp() - w.unit_start)
+                 * ((w.bytes_total - w.bytes_copied)::float8
+                    / w.bytes_copied)
+            END AS eta,
+       coalesce(p.attempts, 0) AS attempts,
+       CASE WHEN q.relid IS NULL THEN p.next_retry END AS next_retry,
+       p.last_error,
+       p.last_error_time
+FROM pg_catalog.pg_subscription_rel r
+     JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
+     LEFT JOIN reuse_sync.table_progress p
+            ON p.dbid = s.subdbid AND p.subid = r.srsubid
+               AND p.relid = r.srrelid
+     LEFT JOIN reuse_sync.retry_request q
+            ON q.dbid = p.dbid AND q.subid = p.subid
+               AND q.relid = p.relid AND q.voids = p.next_retry
+     LEFT JOIN reuse_sync.pool_workers() w
+            ON w.datid = s.subdbid AND w.subid = r.srsubid
+               AND r.srrelid = ANY (w.relids)
+     LEFT JOIN reuse_sync.slot_catalog c
+            ON c.dbid = s.subdbid AND c.subid = r.srsubid
+               AND c.slot_id = p.slot_id AND r.srsubstate = 'f'
+     LEFT JOIN pg_catalog.pg_stat_progress_copy y
+            ON y.pid = w.pid AND y.relid = r.srrelid;
+
+--
+-- What people do.  Who may do it is checked by each function.
+--
+GRANT USAGE ON SCHEMA reuse_sync TO PUBLIC;
+
+CREATE FUNCTION reuse_sync.wait_for_sync(
+    subname name,
+    timeout interval DEFAULT NULL,
+    fail_fast boolean DEFAULT false)
+RETURNS void
+AS 'MODULE_PATHNAME', 'reuse_sync_wait_for_sync'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION reuse_sync.wait_for_sync(name, interval, boolean) IS
+    'returns when all tables of the subscription are ready; an error at the timeout, or with fail_fast as soon as a table has failed';
+
+CREATE FUNCTION reuse_sync.retry(
+    subname name,
+    relation regclass DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'reuse_sync_retry'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION reuse_sync.retry(name, regclass) IS
+    'has a failing table of the subscription, or all, tried again at once';
+
+CREATE FUNCTION reuse_sync.drop_orphaned_slots(subname name DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'reuse_sync_drop_orphaned_slots'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION reuse_sync.drop_orphaned_slots(name) IS
+    'drops the replication slots on publishers that no worker holds and no table needs, as far as possible now; how many';

@@ -66,6 +66,11 @@ enum
 	PROGRESS_last_error_time, PROGRESS_natts
 };
 
+enum
+{
+	RETRY_dbid, RETRY_subid, RETRY_relid, RETRY_voids, RETRY_natts
+};
+
 /* The counters follow in the order of PoolCounters. */
 #define COUNTER_COUNTERS	((int) (sizeof(PoolCounters) / sizeof(int64)))
 enum
@@ -597,6 +602,59 @@ catalog_put_progress(Oid subid, Oid relid, const TableProgress *progress)
 	table_close(rel, RowExclusiveLock);
 }
 
+static HeapTuple
+find_retry_request(Relation rel, Oid subid, Oid relid, Row *row)
+{
+	ScanKeyData keys[3];
+
+	key_init(&keys[0], RETRY_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], RETRY_subid, F_OIDEQ, ObjectIdGetDatum(subid));
+	key_init(&keys[2], RETRY_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	return find_row(rel, "retry_request_key", keys, 3, row);
+}
+
+TimestampTz
+catalog_retry_time(Oid subid, Oid relid, const TableProgress *progress)
+{
+	Relation	rel;
+	Row			row;
+	bool		voided;
+
+	if (progress->next_retry <= GetCurrentTimestamp())
+		return 0;
+	rel = catalog_open("retry_request", AccessShareLock);
+	voided = HeapTupleIsValid(find_retry_request(rel, subid, relid, &row)) &&
+		DatumGetTimestampTz(row.values[RETRY_voids]) == progress->next_retry;
+	table_close(rel, AccessShareLock);
+	return voided ? 0 : progress->next_retry;
+}
+
+bool
+catalog_request_retry(Oid subid, Oid relid)
+{
+	Relation	rel = catalog_open("retry_request", ShareRowExclusiveLock);
+	TableProgress progress;
+	Row			row = {0};
+	bool		waits;
+
+	catalog_get_progress(subid, relid, &progress);
+	waits = catalog_retry_time(subid, relid, &progress) != 0;
+	if (waits)
+	{
+		HeapTuple	old = find_retry_request(rel, subid, relid, &row);
+
+		row_set(&row, RETRY_dbid, ObjectIdGetDatum(MyDatabaseId));
+		row_set(&row, RETRY_subid, ObjectIdGetDatum(subid));
+		row_set(&row, RETRY_relid, ObjectIdGetDatum(relid));
+		row_set(&row, RETRY_voids, TimestampTzGetDatum(progress.next_retry));
+		put_row(rel, old, &row);
+	}
+
+	/* The lock stays until commit: one such request at a time. */
+	table_close(rel, NoLock);
+	return waits;
+}
+
 /* --- counters --- */
 
 PoolCounters Counters;
@@ -698,13 +756,20 @@ catalog_reset_counters(void)
 
 /* --- upkeep --- */
 
-/* Is this row of another database, or of a table no longer subscribed? */
+/*
+ * Is this row of another database, or of a table no longer subscribed?  Both
+ * kinds of rows of tables have the table's oid in the same place.
+ */
+StaticAssertDecl((int) PROGRESS_relid == (int) RETRY_relid &&
+				 (int) PROGRESS_subid == (int) RETRY_subid,
+				 "rows of tables differ");
+
 static bool
-is_strange(const Row *row, bool is_progress)
+is_strange(const Row *row, bool of_table)
 {
 	if (DatumGetObjectId(row->values[0]) != MyDatabaseId)
 		return true;
-	return is_progress &&
+	return of_table &&
 		!SearchSysCacheExists2(SUBSCRIPTIONRELMAP,
 							   row->values[PROGRESS_relid],
 							   row->values[PROGRESS_subid]);
@@ -713,13 +778,18 @@ is_strange(const Row *row, bool is_progress)
 void
 catalog_forget_strangers(void)
 {
-	static const char *const names[] = {
-		"slot_catalog", "slot_number", "table_progress", "counter"
+	static const struct
+	{
+		const char *name;
+		bool		of_tables;
+	}			relations[] = {
+		{"slot_catalog", false}, {"slot_number", false}, {"counter", false},
+		{"table_progress", true}, {"retry_request", true}
 	};
 
-	for (int i = 0; i < lengthof(names); i++)
+	for (int i = 0; i < lengthof(relations); i++)
 	{
-		Oid			relid = catalog_relid(names[i]);
+		Oid			relid = catalog_relid(relations[i].name);
 		Relation	rel;
 		SysScanDesc scan;
 		HeapTuple	tuple;
@@ -739,7 +809,7 @@ catalog_forget_strangers(void)
 
 			heap_deform_tuple(tuple, RelationGetDescr(rel),
 							  row.values, row.nulls);
-			if (is_strange(&row, strcmp(names[i], "table_progress") == 0))
+			if (is_strange(&row, relations[i].of_tables))
 				CatalogTupleDelete(rel, &tuple->t_self);
 		}
 		systable_endscan(scan);

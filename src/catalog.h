@@ -126,6 +126,19 @@ extern bool catalog_get_progress(Oid subid, Oid relid,
 extern void catalog_put_progress(Oid subid, Oid relid,
 								 const TableProgress *progress);
 
+/*
+ * When the table may be tried again: 0 if now, also because somebody asked
+ * for that since.
+ */
+extern TimestampTz catalog_retry_time(Oid subid, Oid relid,
+									  const TableProgress *progress);
+
+/*
+ * Ask for that; false if the table does not wait.  Takes SHARE ROW EXCLUSIVE
+ * on retry_request until the end of the transaction; workers only read it.
+ */
+extern bool catalog_request_retry(Oid subid, Oid relid);
+
 /* --- counters --- */
 
 /* What this process has counted and not written yet. */

@@ -27,6 +27,7 @@
 #include "replication/logicallauncher.h"
 #include "replication/logicalrelation.h"
 #include "replication/logicalworker.h"
+#include "replication/message.h"
 #include "replication/origin.h"
 #include "replication/walreceiver.h"
 #include "replication/worker_internal.h"
@@ -214,6 +215,19 @@ typedef struct UserContext
 #define replorigin_session_setup(node, acquired_by) \
 	replorigin_session_setup(node)
 #endif
+
+/* --- WAL --- */
+
+/* Write a record that does nothing; where it ends. */
+static inline XLogRecPtr
+compat_log_message(const char *prefix)
+{
+#if PG_VERSION_NUM >= 170000
+	return LogLogicalMessage(prefix, "", 0, false, false);
+#else
+	return LogLogicalMessage(prefix, "", 0, false);
+#endif
+}
 
 /* --- the executor --- */
 

@@ -15,9 +15,12 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_subscription.h"
+#include "catalog/pg_subscription_rel.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
@@ -25,6 +28,7 @@
 #include "pool.h"
 #include "settings.h"
 #include "staged.h"
+#include "target.h"
 
 /* How often the same shortage is reported, ms. */
 #define SHORTAGE_REPORT_INTERVAL	60000
@@ -54,11 +58,98 @@ failure_put_off(Session *session, Oid relid)
 	CommitTransactionCommand();
 }
 
+/* The table's name as SQL has it. */
+static char *
+qualified_name(Oid relid)
+{
+	char	   *nspname = get_namespace_name(get_rel_namespace(relid));
+	char	   *relname = get_rel_name(relid);
+
+	return nspname == NULL || relname == NULL ? NULL :
+		quote_qualified_identifier(nspname, relname);
+}
+
+/*
+ * Had the table rows before it was copied?  A copy that failed has been rolled
+ * back by now; of one that is to be caught up with it was kept.
+ */
+static TargetRows
+rows_before_copy(Session *session, Oid relid)
+{
+	TableProgress progress;
+	TargetRows	rows;
+	XLogRecPtr	lsn;
+
+	if (GetSubscriptionRelState(session->sub->oid, relid, &lsn) ==
+		SUBREL_STATE_FINISHEDCOPY)
+	{
+		catalog_get_progress(session->sub->oid, relid, &progress);
+		return progress.was_empty ? TARGET_EMPTY : TARGET_HAS_ROWS;
+	}
+	PushActiveSnapshot(GetTransactionSnapshot());
+	rows = target_rows(relid, false);
+	PopActiveSnapshot();
+	return rows;
+}
+
+/* A key that is there already: nearly always because of earlier rows. */
+static char *
+explain_duplicate(Session *session, Oid relid)
+{
+	char	   *command =
+	psprintf("SELECT reuse_sync.resync_table(%s, %s)",
+			 quote_literal_cstr(session->sub->name),
+			 quote_literal_cstr(qualified_name(relid)));
+
+	switch (rows_before_copy(session, relid))
+	{
+		case TARGET_HAS_ROWS:
+			return psprintf("The table was not empty before it was copied. Empty it, or run %s, which empties and copies it.",
+							command);
+		case TARGET_UNKNOWN:
+			return psprintf("The table was perhaps not empty before it was copied. Empty it, or run %s, which empties and copies it.",
+							command);
+		case TARGET_EMPTY:
+			break;
+	}
+	return psprintf("The table was empty before it was copied: it has a constraint that the publisher's table has not, or rows were written here meanwhile. Mend that, or run %s, which empties and copies it.",
+					command);
+}
+
+/*
+ * What to do about a table's error, or null; in a transaction.  Errors from
+ * the publisher have their hint already.
+ */
+static char *
+explain(Session *session, Oid relid, const ErrorData *edata)
+{
+	if (qualified_name(relid) == NULL)
+		return NULL;
+	switch (edata->sqlerrcode)
+	{
+		case ERRCODE_UNIQUE_VIOLATION:
+		case ERRCODE_EXCLUSION_VIOLATION:
+			return explain_duplicate(session, relid);
+		case ERRCODE_INSUFFICIENT_PRIVILEGE:
+			if (edata->hint == NULL)
+				return psprintf("Grant the right to \"%s\", who owns the subscription.",
+								GetUserNameFromId(session->sub->owner, false));
+			break;
+		case ERRCODE_NOT_NULL_VIOLATION:
+		case ERRCODE_CHECK_VIOLATION:
+			if (edata->hint == NULL)
+				return pstrdup("The table has a constraint that the publisher's rows do not meet: drop it here, or mend the rows there.");
+			break;
+	}
+	return edata->hint;
+}
+
 void
 failure_record(Session *session, Oid relid, const ErrorData *edata)
 {
 	Oid			subid = session->sub->oid;
 	TableProgress progress;
+	char	   *hint;
 	bool		disable;
 
 	pgstat_report_subscription_error(subid, false);
@@ -69,11 +160,13 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 		edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
 	if (disable)
 		DisableSubscription(subid);
+	hint = explain(session, relid, edata);
 	catalog_get_progress(subid, relid, &progress);
 	progress.started_at = MyPoolWorker->unit_start;
 	progress.attempts++;
 	progress.next_retry = failure_retry_time(progress.attempts);
-	progress.last_error = edata->message;
+	progress.last_error = hint == NULL ? edata->message :
+		psprintf("%s\nHINT:  %s", edata->message, hint);
 	progress.last_error_time = GetCurrentTimestamp();
 	catalog_put_progress(subid, relid, &progress);
 	Counters.errors++;
@@ -83,7 +176,8 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 				   get_namespace_name(get_rel_namespace(relid)),
 				   get_rel_name(relid), session->sub->name,
 				   timestamptz_to_str(progress.next_retry)),
-			errdetail_internal("%s", edata->message));
+			errdetail_internal("%s", edata->message),
+			hint ? errhint("%s", hint) : 0);
 	if (disable)
 		ereport(LOG,
 				errmsg("subscription \"%s\" has been disabled because of an error",

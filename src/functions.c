@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_subscription_rel.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -19,16 +20,20 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
 #include "compat.h"
+#include "hooks.h"
 #include "pool.h"
+#include "rights.h"
 #include "settings.h"
 
 PG_FUNCTION_INFO_V1(reuse_sync_require_library);
 PG_FUNCTION_INFO_V1(reuse_sync_pool_workers);
 PG_FUNCTION_INFO_V1(reuse_sync_wakeup);
+PG_FUNCTION_INFO_V1(reuse_sync_retry);
 PG_FUNCTION_INFO_V1(reuse_sync_drain);
 PG_FUNCTION_INFO_V1(reuse_sync_stats_reset);
 
@@ -184,6 +189,50 @@ reuse_sync_wakeup(PG_FUNCTION_ARGS)
 	require_pool();
 	pool_set_draining(MyDatabaseId, false);
 	pool_hint(MyDatabaseId, true);
+	PG_RETURN_VOID();
+}
+
+/*
+ * retry(subname name, relation regclass) returns void
+ *
+ * Has a failing table (null: all of the subscription) tried again once the
+ * transaction commits, instead of at the time set.  A table that does not wait
+ * is left as it is.
+ */
+Datum
+reuse_sync_retry(PG_FUNCTION_ARGS)
+{
+	Oid			subid;
+	XLogRecPtr	lsn;
+
+	require_pool();
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				errmsg("name of subscription must not be null"));
+	subid = rights_to_subscription(NameStr(*PG_GETARG_NAME(0)), true);
+	if (PG_ARGISNULL(1))
+	{
+		ListCell   *lc;
+
+		foreach(lc, GetSubscriptionRelations(subid, true))
+			(void) catalog_request_retry(subid, ((SubscriptionRelState *) lfirst(lc))->relid);
+	}
+	else
+	{
+		Oid			relid = PG_GETARG_OID(1);
+
+		if (GetSubscriptionRelState(subid, relid, &lsn) == SUBREL_STATE_UNKNOWN)
+			ereport(ERROR,
+					errcode(ERRCODE_UNDEFINED_OBJECT),
+					errmsg("relation \"%s\" is not in subscription \"%s\"",
+						   get_rel_name(relid) ? get_rel_name(relid) :
+						   psprintf("%u", relid),
+						   NameStr(*PG_GETARG_NAME(0))),
+					errhint("See reuse_sync.tables."));
+		(void) catalog_request_retry(subid, relid);
+	}
+	hooks_hint_at_commit();
 	PG_RETURN_VOID();
 }
 

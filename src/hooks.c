@@ -137,7 +137,16 @@ act_on_commit(void)
 	}
 	if (at_commit.hint || at_commit.cleanup ||
 		at_commit.restart_apply_workers)
+	{
 		pool_hint(MyDatabaseId, at_commit.cleanup);
+		pool_announce_change();
+	}
+}
+
+void
+hooks_hint_at_commit(void)
+{
+	at_commit.hint = true;
 }
 
 static void
@@ -175,6 +184,9 @@ at_transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 			act_on_commit();
 			memset(&at_commit, 0, sizeof(at_commit));
+			/* It may have made a table ready, see wait.c. */
+			if (compat_is_apply_worker())
+				pool_announce_change();
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:

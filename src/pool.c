@@ -370,21 +370,42 @@ pool_set_slot(int64 slot_id, const char *slot_name)
 	ConditionVariableBroadcast(&Pool->changed);
 }
 
-bool
-pool_claim_orphan(Oid subid, int64 slot_id, const char *slot_name)
+/* Caller holds the lock. */
+static bool
+slot_is_held(Oid dbid, Oid subid, int64 slot_id)
 {
-	bool		ok = true;
-
-	pool_lock(true);
-	for (int i = 0; ok && i < pool_size(); i++)
+	for (int i = 0; i < pool_size(); i++)
 	{
 		PoolWorker *w = &Pool->workers[i];
 
-		if (w->in_use && w->dbid == MyPoolWorker->dbid &&
+		if (w->in_use && w->dbid == dbid &&
 			((w->subid == subid && w->slot_id == slot_id) ||
 			 (w->cleanup_subid == subid && w->cleanup_slot_id == slot_id)))
-			ok = false;
+			return true;
 	}
+	return false;
+}
+
+bool
+pool_slot_is_held(Oid dbid, Oid subid, int64 slot_id)
+{
+	bool		result;
+
+	if (!pool_exists())
+		return false;
+	pool_lock(false);
+	result = slot_is_held(dbid, subid, slot_id);
+	pool_unlock();
+	return result;
+}
+
+bool
+pool_claim_orphan(Oid subid, int64 slot_id, const char *slot_name)
+{
+	bool		ok;
+
+	pool_lock(true);
+	ok = !slot_is_held(MyPoolWorker->dbid, subid, slot_id);
 	if (ok)
 	{
 		MyPoolWorker->cleanup_subid = subid;
@@ -720,6 +741,12 @@ pool_wake_database(Oid dbid)
 			SetLatch(w->latch);
 	}
 	pool_unlock();
+}
+
+void
+pool_announce_change(void)
+{
+	ConditionVariableBroadcast(&Pool->changed);
 }
 
 void

@@ -140,6 +140,9 @@ extern bool pool_claim_orphan(Oid subid, int64 slot_id,
 							  const char *slot_name);
 extern void pool_release_orphan(void);
 
+/* Has a live process this slot?  Not if there is no pool. */
+extern bool pool_slot_is_held(Oid dbid, Oid subid, int64 slot_id);
+
 /* Pids and subscriptions of live workers, for fair shares. */
 extern int	pool_workers_of_subscription(Oid subid);
 extern bool pool_let_go_requested(void);
@@ -202,6 +205,9 @@ extern int	pool_busy_in_database(Oid dbid);
 
 /* Have every process that serves the database (or any) look again. */
 extern void pool_wake_database(Oid dbid);
+
+/* Have those who wait for a change look; cheap if there are none. */
+extern void pool_announce_change(void);
 
 /* Wait until the pool has changed, or the timeout (ms). */
 extern void pool_prepare_to_wait(void);

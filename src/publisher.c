@@ -38,6 +38,7 @@ struct Publisher
 {
 	PGconn	   *conn;
 	PublisherIdentity identity;
+	TimestampTz deadline;		/* every wait ends then; 0: never */
 	char	   *copy_buffer;	/* libpq's, freed before the next piece */
 };
 
@@ -110,6 +111,8 @@ command_failed(Publisher *pub, PGresult *res)
 	message = primary ? pstrdup(primary) : connection_message(pub);
 	detail = detail ? pstrdup(detail) : NULL;
 	hint = hint ? pstrdup(hint) : NULL;
+	if (hint == NULL && sqlstate == ERRCODE_INSUFFICIENT_PRIVILEGE)
+		hint = "Grant the right to the role that the subscription connects as.";
 	PQclear(res);
 
 	ereport(ERROR,
@@ -121,13 +124,28 @@ command_failed(Publisher *pub, PGresult *res)
 
 /*
  * Wait for the socket or the latch, at most 'timeout_ms' (-1: no limit).
- * Returns the events.
+ * Returns the events.  Throws if the connection's time is over.
  */
 static int
 wait_for_socket(Publisher *pub, int socket_events, long timeout_ms)
 {
 	int			rc;
 
+	if (pub->deadline != 0)
+	{
+		long		left =
+		TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+										pub->deadline);
+
+		if (left <= 0)
+			ereport(ERROR,
+					errcode(ERRCODE_CONNECTION_FAILURE),
+					errmsg("%s: it did not answer in time",
+						   PQstatus(pub->conn) == CONNECTION_OK ?
+						   "connection to the publisher is given up" :
+						   "could not connect to the publisher"));
+		timeout_ms = timeout_ms < 0 ? left : Min(timeout_ms, left);
+	}
 	rc = WaitLatchOrSocket(MyLatch,
 						   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
 						   socket_events |
@@ -313,9 +331,9 @@ set_up_session(Publisher *pub)
 	identify(pub);
 }
 
-Publisher *
-publisher_connect(const char *conninfo, bool replication,
-				  const char *application_name)
+static Publisher *
+connect_to(const char *conninfo, bool replication,
+		   const char *application_name, TimestampTz deadline)
 {
 	Publisher  *pub;
 	const char *keys[12];
@@ -344,6 +362,7 @@ publisher_connect(const char *conninfo, bool replication,
 						"operating system's limit on open files."));
 
 	pub = MemoryContextAllocZero(TopMemoryContext, sizeof(Publisher));
+	pub->deadline = deadline;
 	pub->conn = PQconnectStartParams(keys, values, true);
 	if (pub->conn == NULL)
 	{
@@ -366,6 +385,20 @@ publisher_connect(const char *conninfo, bool replication,
 	}
 	PG_END_TRY();
 	return pub;
+}
+
+Publisher *
+publisher_connect(const char *conninfo, bool replication,
+				  const char *application_name)
+{
+	return connect_to(conninfo, replication, application_name, 0);
+}
+
+Publisher *
+publisher_connect_until(const char *conninfo, const char *application_name,
+						TimestampTz deadline)
+{
+	return connect_to(conninfo, false, application_name, deadline);
 }
 
 void

@@ -20,6 +20,7 @@
 #define REUSE_SYNC_PUBLISHER_H
 
 #include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
 #include "lib/stringinfo.h"
 
 typedef struct Publisher Publisher;
@@ -52,6 +53,15 @@ typedef struct PublisherResult
  */
 extern Publisher *publisher_connect(const char *conninfo, bool replication,
 									const char *application_name);
+
+/*
+ * The same for SQL, but for somebody who waits: every wait for the publisher
+ * ends at 'deadline', also those of later calls, with
+ * ERRCODE_CONNECTION_FAILURE.
+ */
+extern Publisher *publisher_connect_until(const char *conninfo,
+										  const char *application_name,
+										  TimestampTz deadline);
 
 /* Close it; a null pointer and a broken connection are fine.  No throw. */
 extern void publisher_disconnect(Publisher *pub);

@@ -15,16 +15,12 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_replication_origin.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "executor/spi.h"
-#include "executor/tuptable.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -37,6 +33,7 @@
 #include "pool.h"
 #include "settings.h"
 #include "staged.h"
+#include "target.h"
 #include "testing.h"
 
 /* The server's own name for the table's origin. */
@@ -215,56 +212,6 @@ staged_announce(Unit *unit)
 
 /* --- copy and 'f' --- */
 
-/*
- * How large a table that holds no live row may be for us to find that out, in
- * blocks: an aborted copy leaves dead ones.
- */
-#define MAX_SCAN_BLOCKS		10000
-
-/* Does a relation with storage hold no row that could be seen? */
-static bool
-has_no_rows(Relation rel)
-{
-	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
-	TableScanDesc scan;
-	TupleTableSlot *slot;
-	bool		empty;
-
-	if (nblocks == 0 || nblocks > MAX_SCAN_BLOCKS)
-		return nblocks == 0;
-	slot = table_slot_create(rel, NULL);
-	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
-	empty = !table_scan_getnextslot(scan, ForwardScanDirection, slot);
-	table_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	return empty;
-}
-
-/*
- * Is the table empty, its partitions included?  Reads it without asking for
- * rights, since nothing of it is shown to anybody.
- */
-static bool
-is_empty(Oid relid)
-{
-	List	   *relids = list_make1_oid(relid);
-	ListCell   *lc;
-	bool		empty = true;
-
-	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
-		relids = find_all_inheritors(relid, AccessShareLock, NULL);
-	foreach(lc, relids)
-	{
-		Relation	rel = table_open(lfirst_oid(lc), AccessShareLock);
-
-		if (empty && rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-			empty = rel->rd_rel->relkind == RELKIND_RELATION &&
-				has_no_rows(rel);
-		table_close(rel, AccessShareLock);
-	}
-	return empty;
-}
-
 /* Does another subscription write to the table as well? */
 static bool
 is_shared(Oid subid, Oid relid)
@@ -300,7 +247,7 @@ remove_rows(Oid subid, Oid relid)
 	TableProgress progress;
 	int			rc;
 
-	if (is_empty(relid))
+	if (target_rows(relid, true) == TARGET_EMPTY)
 		return;
 	catalog_get_progress(subid, relid, &progress);
 	if (!progress.was_empty || is_shared(subid, relid))
@@ -381,7 +328,8 @@ staged_copy(Unit *unit)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (unit->empty_first)
 		remove_rows(unit->session->sub->oid, unit->tables[0].relid);
-	was_empty = unit->empty_first || is_empty(unit->tables[0].relid);
+	was_empty = unit->empty_first ||
+		target_rows(unit->tables[0].relid, true) == TARGET_EMPTY;
 	PopActiveSnapshot();
 	unit_copy_tables(unit);
 

@@ -344,12 +344,8 @@ slot_stream(Session *session, SyncSlot *slot)
 	return slot->stream;
 }
 
-/*
- * Is a table that is still unfinished waiting for this slot?  A link counts
- * only while the table is in state 'f' and its own row names the slot.
- */
-static bool
-is_linked(const SlotRow *slot)
+bool
+slot_is_linked(const SlotRow *slot)
 {
 	TableProgress progress;
 	XLogRecPtr	lsn;
@@ -372,7 +368,7 @@ find_orphans(Oid subid)
 	{
 		SlotRow    *slot = lfirst(lc);
 
-		if (!is_linked(slot) &&
+		if (!slot_is_linked(slot) &&
 			pool_claim_orphan(slot->subid, slot->slot_id,
 							  NameStr(slot->slot_name)))
 			orphans = lappend(orphans, slot);
@@ -416,6 +412,13 @@ may_drop(Publisher *conn, const SlotRow *slot, char **message)
 	return true;
 }
 
+bool
+slot_drop_orphan_by_name(Publisher *conn, const SlotRow *slot, char **message)
+{
+	return may_drop(conn, slot, message) &&
+		slot_drop_by_name(conn, NameStr(slot->slot_name), message);
+}
+
 /* Drop one orphan over 'conn', if nobody else is at it. */
 static bool
 drop_orphan(Publisher *conn, const SlotRow *slot)
@@ -435,7 +438,7 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 	/* Now that it is ours: is it still there, and still an orphan? */
 	StartTransactionCommand();
 	gone = !catalog_get_slot(slot->subid, slot->slot_id, &again) ||
-		is_linked(&again);
+		slot_is_linked(&again);
 
 	/*
 	 * What made it an orphan may have been committed by a process that died
@@ -452,8 +455,7 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 	if (!gone)
 	{
 		test_point(POINT_orphan_drop, NameStr(slot->slot_name));
-		gone = may_drop(conn, slot, &message) &&
-			slot_drop_by_name(conn, NameStr(slot->slot_name), &message);
+		gone = slot_drop_orphan_by_name(conn, slot, &message);
 		test_point(POINT_orphan_dropped, NameStr(slot->slot_name));
 		record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
 					gone, message);
@@ -546,7 +548,7 @@ slot_drop_abandoned(void)
 
 		/* No worker looks after a subscription that is disabled. */
 		if (slot->conninfo == NULL && sub != NULL && !sub->enabled &&
-			!is_linked(slot))
+			!slot_is_linked(slot))
 			slot->conninfo = sub->conninfo;
 		if (slot->conninfo != NULL)
 			slots = lappend(slots, slot);

@@ -20,6 +20,7 @@
 
 #include "replication/origin.h"
 
+#include "catalog.h"
 #include "remote_snapshot.h"
 #include "session.h"
 
@@ -84,6 +85,20 @@ extern void slot_forget(Oid subid, int64 slot_id, const char *slot_name);
  */
 extern bool slot_drop_by_name(Publisher *conn, const char *slot_name,
 							  char **message);
+
+/*
+ * Is a table that is still unfinished waiting for this slot?  A link counts
+ * only while the table is in state 'f' and its own row names the slot.  In a
+ * transaction.
+ */
+extern bool slot_is_linked(const SlotRow *slot);
+
+/*
+ * Drop an orphan by name over 'conn', if that is its server and nobody there
+ * is creating it.  As above.
+ */
+extern bool slot_drop_orphan_by_name(Publisher *conn, const SlotRow *slot,
+									 char **message);
 
 /*
  * Drop the orphans of the session's subscription: slots that no live worker

@@ -427,7 +427,9 @@ cannot_lock(Unit *unit, int sqlstate, const char *message)
 			errcode(sqlstate),
 			errmsg("could not lock table \"%s.%s\" on the publisher: %s",
 				   unit->tables[0].nspname, unit->tables[0].relname,
-				   message));
+				   message),
+			sqlstate == ERRCODE_INSUFFICIENT_PRIVILEGE ?
+			errhint("Grant SELECT on it to the role that the subscription connects as.") : 0);
 }
 
 /*

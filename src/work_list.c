@@ -178,7 +178,8 @@ work_list_is_due(Oid subid, Oid relid)
 	if (servers_worker(subid, relid))
 		return false;
 	catalog_get_progress(subid, relid, &progress);
-	return future(progress.next_retry) == 0 || pool_is_draining(MyDatabaseId);
+	return catalog_retry_time(subid, relid, &progress) == 0 ||
+		pool_is_draining(MyDatabaseId);
 }
 
 List *
@@ -192,6 +193,7 @@ work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 	{
 		SubscriptionRelState *rel = lfirst(lc);
 		TableProgress progress;
+		TimestampTz retry;
 
 		if (rel->state == SUBREL_STATE_SYNCDONE ||
 			pool_table_is_claimed(subid, rel->relid))
@@ -204,10 +206,11 @@ work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 			continue;
 		}
 		catalog_get_progress(subid, rel->relid, &progress);
+		retry = catalog_retry_time(subid, rel->relid, &progress);
 		/* A drain tries once more at once; then the table is set back. */
-		if (progress.next_retry > GetCurrentTimestamp() && !draining)
+		if (retry != 0 && !draining)
 		{
-			*next_look = sooner(*next_look, progress.next_retry);
+			*next_look = sooner(*next_look, retry);
 			continue;
 		}
 		if (rel->state == SUBREL_STATE_FINISHEDCOPY ||

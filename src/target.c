@@ -1,0 +1,113 @@
+/*-------------------------------------------------------------------------
+ *
+ * target.c
+ *	  What is to be known of a local table that is copied into.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/target.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "executor/tuptable.h"
+#include "storage/bufmgr.h"
+#include "storage/itemptr.h"
+#include "storage/lmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "target.h"
+
+/*
+ * How much of a table is read to find a row, in blocks: an aborted copy leaves
+ * dead ones.
+ */
+#define MAX_SCAN_BLOCKS		10000
+
+/* Is there a live row in the blocks before this one? */
+static bool
+has_row_before(Relation rel, BlockNumber end)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ItemPointerData first;
+	ItemPointerData last;
+	TableScanDesc scan;
+	bool		found;
+
+	ItemPointerSet(&first, 0, FirstOffsetNumber);
+	ItemPointerSet(&last, end - 1, MaxOffsetNumber);
+	scan = table_beginscan_tidrange(rel, GetActiveSnapshot(), &first, &last);
+	found = table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot);
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return found;
+}
+
+/* Of a relation that is open. */
+static TargetRows
+relation_rows(Relation rel)
+{
+	BlockNumber nblocks;
+
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		return TARGET_EMPTY;	/* its partitions have the rows */
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		return TARGET_UNKNOWN;
+	nblocks = RelationGetNumberOfBlocks(rel);
+	if (nblocks == 0)
+		return TARGET_EMPTY;
+	if (rel->rd_tableam->scan_set_tidrange == NULL)
+		return TARGET_UNKNOWN;
+	if (has_row_before(rel, Min(nblocks, MAX_SCAN_BLOCKS)))
+		return TARGET_HAS_ROWS;
+	return nblocks <= MAX_SCAN_BLOCKS ? TARGET_EMPTY : TARGET_UNKNOWN;
+}
+
+/* Lock a relation and open it; null if it is not to be had. */
+static Relation
+open_target(Oid relid, bool wait)
+{
+	if (wait)
+		return table_open(relid, AccessShareLock);
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return NULL;
+	if (get_rel_relkind(relid) == '\0')
+	{
+		UnlockRelationOid(relid, AccessShareLock);
+		return NULL;
+	}
+	return table_open(relid, NoLock);
+}
+
+TargetRows
+target_rows(Oid relid, bool wait)
+{
+	List	   *relids = list_make1_oid(relid);
+	ListCell   *lc;
+	TargetRows	result = TARGET_EMPTY;
+
+	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(relid, wait ? AccessShareLock : NoLock,
+									 NULL);
+	foreach(lc, relids)
+	{
+		Relation	rel = open_target(lfirst_oid(lc), wait);
+		TargetRows	rows = rel ? relation_rows(rel) : TARGET_UNKNOWN;
+
+		if (rel != NULL)
+			table_close(rel, AccessShareLock);
+		if (rows == TARGET_HAS_ROWS)
+			return rows;
+		if (rows == TARGET_UNKNOWN)
+			result = rows;
+	}
+	return result;
+}

@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * target.h
+ *	  What is to be known of a local table that is copied into.
+ *
+ * Copyright (c) 2026, reuse_sync contributors
+ *
+ * IDENTIFICATION
+ *	  src/target.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef REUSE_SYNC_TARGET_H
+#define REUSE_SYNC_TARGET_H
+
+typedef enum TargetRows
+{
+	TARGET_EMPTY,
+	TARGET_HAS_ROWS,
+	TARGET_UNKNOWN				/* too large to look through, or not a plain
+								 * table; empty or not */
+} TargetRows;
+
+/*
+ * Has the table a row that the active snapshot sees, its partitions included?
+ * Reads it without asking for rights, since nothing of it is shown to anybody;
+ * a table without live rows is read up to a bound.  Takes ACCESS SHARE on it,
+ * and gives that back.  Without 'wait' it is TARGET_UNKNOWN if somebody has it
+ * locked, or if it is gone.
+ */
+extern TargetRows target_rows(Oid relid, bool wait);
+
+#endif							/* REUSE_SYNC_TARGET_H */
