@@ -48,6 +48,7 @@
 #include "apply.h"
 #include "apply_row.h"
 #include "apply_truncate.h"
+#include "table_owner.h"
 
 /* What this stream has said of a remote relation. */
 typedef struct RemoteRelation
@@ -74,6 +75,7 @@ struct ApplyStream
 	HTAB	   *relations;		/* of RemoteRelation */
 	const ApplyTarget *targets;
 	int			ntargets;
+	RepOriginId origin;
 };
 
 /* The stream whose message is being processed. */
@@ -153,13 +155,14 @@ apply_forget_relations(ApplyStream *stream)
  */
 void
 apply_set_targets(ApplyStream *stream, const ApplyTarget *targets,
-				  int ntargets)
+				  int ntargets, RepOriginId origin)
 {
 	HASH_SEQ_STATUS status;
 	RemoteRelation *remote;
 
 	stream->targets = targets;
 	stream->ntargets = ntargets;
+	stream->origin = origin;
 	hash_seq_init(&status, stream->relations);
 	while ((remote = hash_seq_search(&status)) != NULL)
 	{
@@ -351,6 +354,7 @@ handle_row(Message *msg, StringInfo s, bool skip)
 	RowChange  *change = &msg->change;
 	LogicalRepTupleData oldtup;
 	LogicalRepTupleData newtup;
+	TableOwner	owner;
 	bool		has_oldtup;
 
 	if (remote->target == NULL)
@@ -383,9 +387,12 @@ handle_row(Message *msg, StringInfo s, bool skip)
 			break;
 	}
 
+	change->origin = current->origin;
 	begin_change();
 	change->entry = open_target(remote, RowExclusiveLock);
+	table_owner_become(&owner, change->entry->localrel->rd_rel->relowner);
 	apply_row(change);
+	table_owner_leave(&owner);
 	logicalrep_rel_close(change->entry, NoLock);
 	change->entry = NULL;
 	end_change();

@@ -21,6 +21,7 @@
 
 #include "lib/stringinfo.h"
 #include "replication/logicalproto.h"
+#include "replication/origin.h"
 
 /* A table of the unit: changes are matched by name, as the server does. */
 typedef struct ApplyTarget
@@ -40,12 +41,13 @@ extern ApplyStream *apply_open_stream(MemoryContext parent);
 extern void apply_forget_relations(ApplyStream *stream);
 
 /*
- * From now on changes of these tables are applied.  'targets' must stay valid
- * until the next call.  MySubscription must be set: the server's relation map
+ * From now on changes of these tables are applied, with 'origin', that of their
+ * copies.  'targets' must stay valid until the next call.  MySubscription must be set: the server's relation map
  * reads it.
  */
 extern void apply_set_targets(ApplyStream *stream,
-							  const ApplyTarget *targets, int ntargets);
+							  const ApplyTarget *targets, int ntargets,
+							  RepOriginId origin);
 
 /*
  * Name the remote transaction that the next messages belong to, for error

@@ -470,7 +470,7 @@ find_row(RowExec *ex, Place place)
 	else
 		found = RelationFindReplTupleSeq(rel, LockTupleExclusive,
 										 place.slot, oldslot);
-	if (found && !compat_is_of_other_origin(oldslot))
+	if (found && !compat_is_of_other_origin(oldslot, ex->change->origin))
 		return oldslot;
 
 	if (!found)

@@ -16,6 +16,7 @@
 #include "nodes/nodes.h"
 #include "replication/logicalproto.h"
 #include "replication/logicalrelation.h"
+#include "replication/origin.h"
 #include "utils/acl.h"
 #include "utils/rel.h"
 
@@ -25,6 +26,7 @@ typedef struct RowChange
 	LogicalRepRelMapEntry *entry;	/* the target, open */
 	LogicalRepTupleData *key;	/* finds the old row; NULL for INSERT */
 	LogicalRepTupleData *row;	/* the new row; NULL for DELETE */
+	RepOriginId origin;			/* that of our own rows */
 
 	/* Out, for error contexts: remote column being converted, or -1. */
 	int			column;

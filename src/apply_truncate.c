@@ -44,6 +44,7 @@
 #include "apply_row.h"
 #include "apply_truncate.h"
 #include "compat.h"
+#include "table_owner.h"
 
 /* A target with its partitions, if any. */
 typedef struct TruncateGroup
@@ -310,6 +311,9 @@ empty_table(Relation rel, bool restart_seqs)
 {
 	EState	   *estate = CreateExecutorState();
 	ResultRelInfo *rri = makeNode(ResultRelInfo);
+	TableOwner	owner;
+
+	table_owner_become(&owner, rel->rd_rel->relowner);
 
 	/* TRUNCATE triggers find their relation in this list. */
 	InitResultRelInfo(rri, rel, 0, NULL, 0);
@@ -326,6 +330,7 @@ empty_table(Relation rel, bool restart_seqs)
 	ExecASTruncateTriggers(estate, rri);
 	AfterTriggerEndQuery(estate);
 	FreeExecutorState(estate);
+	table_owner_leave(&owner);
 }
 
 static void

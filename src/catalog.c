@@ -80,6 +80,12 @@ enum
 	COUNTER_natts
 };
 
+/*
+ * In front of a stored connection string with which a password must be used;
+ * none can begin like that.
+ */
+#define PASSWORD_MARK	"!"
+
 #define MAX_NATTS	20
 
 static const char *const slot_state_names[] = {
@@ -436,6 +442,10 @@ slot_from_row(const Row *row, SlotRow *slot)
 	slot->publisher_timeline = row->nulls[SLOT_publisher_timeline] ? 0 :
 		(uint32) DatumGetInt32(row->values[SLOT_publisher_timeline]);
 	slot->conninfo = row_get_text(row, SLOT_conninfo);
+	slot->must_use_password = slot->conninfo != NULL &&
+		strncmp(slot->conninfo, PASSWORD_MARK, strlen(PASSWORD_MARK)) == 0;
+	if (slot->must_use_password)
+		slot->conninfo += strlen(PASSWORD_MARK);
 }
 
 bool
@@ -485,7 +495,8 @@ catalog_slots(Oid subid)
 }
 
 int
-catalog_orphan_slots(Oid subid, const char *conninfo)
+catalog_orphan_slots(Oid subid, const char *conninfo,
+					 bool must_use_password)
 {
 	List	   *slots = catalog_slots(subid);
 	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
@@ -501,7 +512,9 @@ catalog_orphan_slots(Oid subid, const char *conninfo)
 			continue;
 		row_set_text(&row, SLOT_state, slot_state_names[SLOT_ORPHANED]);
 		row_set_if(&row, SLOT_relid, false, (Datum) 0);
-		row_set_text(&row, SLOT_conninfo, conninfo);
+		row_set_text(&row, SLOT_conninfo,
+					 psprintf("%s%s", must_use_password ? PASSWORD_MARK : "",
+							  conninfo));
 		put_row(rel, old, &row);
 	}
 	table_close(rel, RowExclusiveLock);

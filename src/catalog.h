@@ -45,6 +45,7 @@ typedef struct SlotRow
 	uint64		publisher_sysid;	/* 0 while creating */
 	uint32		publisher_timeline;
 	char	   *conninfo;		/* of an orphaned one */
+	bool		must_use_password;	/* of it: see publisher_connect */
 } SlotRow;
 
 typedef struct TableProgress
@@ -117,8 +118,9 @@ extern bool catalog_get_slot(Oid subid, int64 slot_id, SlotRow *row);
 /* All rows (SlotRow *), or those of one subscription. */
 extern List *catalog_slots(Oid subid);
 
-/* Make all slots of a subscription orphans that keep its conninfo. */
-extern int	catalog_orphan_slots(Oid subid, const char *conninfo);
+/* Make all slots of a subscription orphans that keep how to connect. */
+extern int	catalog_orphan_slots(Oid subid, const char *conninfo,
+								 bool must_use_password);
 
 /* --- tables --- */
 extern bool catalog_get_progress(Oid subid, Oid relid,

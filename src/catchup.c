@@ -135,6 +135,10 @@ start_streaming(Stream *stream)
 										 session_publication_names(session)));
 	if (session->sub->binary && publisher_version(stream->conn) >= 140000)
 		appendStringInfoString(&command, ", binary 'true'");
+	if (compat_subscription_origin(session->sub) != NULL &&
+		publisher_version(stream->conn) >= 160000)
+		appendStringInfo(&command, ", origin %s",
+						 replication_literal(compat_subscription_origin(session->sub)));
 	appendStringInfoChar(&command, ')');
 	start_replication(stream, command.data);
 	test_point(POINT_stream_started, unit->tables[0].relname);
@@ -148,7 +152,8 @@ start_streaming(Stream *stream)
 		GetCurrentTimestamp();
 	stream->ping_sent = false;
 	apply_forget_relations(stream->apply);
-	apply_set_targets(stream->apply, unit->targets, unit->ntables);
+	apply_set_targets(stream->apply, unit->targets, unit->ntables,
+					  unit->origin);
 }
 
 /* --- a stream --- */
@@ -182,7 +187,8 @@ stream_serve(Stream *stream, Unit *unit)
 	stream->keep_open = false;
 	stream->last_check = GetCurrentTimestamp();
 	if (stream->started)
-		apply_set_targets(stream->apply, unit->targets, unit->ntables);
+		apply_set_targets(stream->apply, unit->targets, unit->ntables,
+					  unit->origin);
 	else
 		start_streaming(stream);
 }

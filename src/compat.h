@@ -158,6 +158,17 @@ compat_require_password(const char *conninfo)
 #endif
 }
 
+/* Does a subscription with binary transfer copy its tables like that, too? */
+static inline bool
+compat_copies_binary(const Subscription *sub)
+{
+#if PG_VERSION_NUM >= 160000
+	return sub->binary;
+#else
+	return false;
+#endif
+}
+
 /*
  * Between two readings of a subscription: has something changed that a unit
  * depends on and older servers do not have?  What may change under way is
@@ -169,8 +180,7 @@ compat_subscription_is_current(Subscription *old, const Subscription *sub)
 #if PG_VERSION_NUM >= 160000
 	old->runasowner = sub->runasowner;
 	return old->passwordrequired == sub->passwordrequired &&
-		strcmp(old->origin, sub->origin) == 0 &&
-		compat_must_use_password(old) == compat_must_use_password(sub);
+		strcmp(old->origin, sub->origin) == 0;
 #else
 	return true;
 #endif
@@ -308,9 +318,9 @@ compat_watch_conflicts(ResultRelInfo *rri)
 #endif
 }
 
-/* Was the local row in 'slot' last written by somebody else than us? */
+/* Was the local row in 'slot' last written with another origin than ours? */
 static inline bool
-compat_is_of_other_origin(TupleTableSlot *slot)
+compat_is_of_other_origin(TupleTableSlot *slot, RepOriginId ours)
 {
 #if PG_VERSION_NUM >= 180000
 	TransactionId xmin;
@@ -318,7 +328,7 @@ compat_is_of_other_origin(TupleTableSlot *slot)
 	TimestampTz time;
 
 	return GetTupleTransactionInfo(slot, &xmin, &origin, &time) &&
-		origin != replorigin_session_origin;
+		origin != ours;
 #else
 	return false;
 #endif

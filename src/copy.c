@@ -9,8 +9,8 @@
  * through all the tables of a publication, and with a thousand of them takes
  * longer than the copy of a small one.
  *
- * Then the rows are copied.  The publisher runs COPY TO STDOUT in text
- * format, and our own COPY FROM draws from that through a callback.  The local
+ * Then the rows are copied.  The publisher runs COPY TO STDOUT, in text format
+ * if not both sides can do with the binary one, and our own COPY FROM draws from that through a callback.  The local
  * side may take the data to be at its end when it is not, so a copy counts as
  * complete only after the publisher has reported the end of its command.
  *
@@ -54,6 +54,7 @@
 
 #include "compat.h"
 #include "copy.h"
+#include "table_owner.h"
 
 /* The columns of the two queries' results. */
 enum
@@ -440,21 +441,27 @@ copy_describe(Publisher *pub, List *publications,
 	return remote;
 }
 
-/*
- * The target must be the table the caller means, and open to our user: COPY
- * FROM itself checks neither privileges nor row level security.
- */
+/* The target must be the table the caller means. */
 static void
 check_target(Relation rel, Oid relid)
 {
-	AclResult	aclresult;
-
 	if (RelationGetRelid(rel) != relid)
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("table \"%s\" is not the one that was to be copied",
 					   RelationGetRelationName(rel)),
 				errdetail("A table was renamed meanwhile."));
+}
+
+/*
+ * It must be open to the current user as well: COPY FROM itself checks neither
+ * privileges nor row level security.
+ */
+static void
+check_rights(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	AclResult	aclresult;
 
 	aclresult = pg_class_aclcheck(relid, GetUserId(), ACL_INSERT);
 	if (aclresult != ACLCHECK_OK)
@@ -523,6 +530,8 @@ copy_command(RemoteTable *remote)
 						 publisher_identifier(remote->rel.nspname),
 						 publisher_identifier(remote->rel.relname),
 						 columns.data);
+	if (remote->binary)
+		appendStringInfoString(&sql, " WITH (FORMAT binary)");
 	pfree(columns.data);
 	return sql.data;
 }
@@ -574,12 +583,12 @@ read_source(void *outbuf, int minread, int maxread)
  * COPY FROM ends at a line "\." as well as at the end of the data.  No
  * publisher sends one, so that what follows it, in COPY's buffer (there is
  * but one, as no encoding is converted) or still to come, would be rows we
- * missed.
+ * missed.  In binary format it sees to that itself.
  */
 static void
 finish_source(CopyFromState cstate, RemoteTable *remote)
 {
-	if (cstate->input_buf_index < cstate->raw_buf_len ||
+	if ((!remote->binary && cstate->input_buf_index < cstate->raw_buf_len) ||
 		source.taken < source.length || next_piece())
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -607,6 +616,11 @@ copy_rows(Publisher *pub, RemoteTable *remote, Relation rel,
 	/* The publisher's session converts to the encoding of our database. */
 	encoding = makeString(pstrdup(GetDatabaseEncodingName()));
 	options = list_make1(makeDefElem("encoding", (Node *) encoding, -1));
+	if (remote->binary)
+		options = lappend(options,
+						  makeDefElem("format",
+									  (Node *) makeString(pstrdup("binary")),
+									  -1));
 	(void) addRangeTableEntryForRelation(pstate, rel, RowExclusiveLock,
 										 NULL, false, false);
 
@@ -674,14 +688,19 @@ copy_table(Publisher *pub, RemoteTable *remote, Oid relid,
 {
 	ErrorContextCallback context;
 	LogicalRepRelMapEntry *entry;
+	TableOwner	owner;
 	int64		rows;
 
 	push_table_context(&context, &remote->rel);
+	remote->binary = compat_copies_binary(MySubscription) &&
+		publisher_version(pub) >= 160000;
 
 	/* Finding the local table by the map raises what the server raises. */
 	logicalrep_relmap_update(&remote->rel);
 	entry = logicalrep_rel_open(remote->rel.remoteid, RowExclusiveLock);
 	check_target(entry->localrel, relid);
+	table_owner_become(&owner, entry->localrel->rd_rel->relowner);
+	check_rights(entry->localrel);
 
 	/* For defaults, triggers and index expressions. */
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -691,6 +710,7 @@ copy_table(Publisher *pub, RemoteTable *remote, Oid relid,
 		rows = copy_row_count(pub, remote, entry->localrel);
 	PopActiveSnapshot();
 
+	table_owner_leave(&owner);
 	logicalrep_rel_close(entry, NoLock);
 
 	/* The catch-up may follow in this transaction, and must see the rows. */

@@ -23,6 +23,7 @@ typedef struct RemoteTable
 {
 	LogicalRepRelation rel;		/* as a RELATION message would say it */
 	char		relkind;
+	bool		binary;			/* copied in binary format; set by copy_table */
 	List	   *row_filters;	/* SQL expressions (char *) to be ORed; NIL: all
 								 * rows */
 	int64		bytes;			/* size on the publisher, -1 if not known */

@@ -228,7 +228,8 @@ before_drop_subscription(const char *name, bool in_block)
 	while (pool_request_let_go(MyDatabaseId, subid) > 0)
 		pool_wait_for_change(1000);
 	pool_end_wait();
-	if (catalog_orphan_slots(subid, sub->conninfo) > 0)
+	if (catalog_orphan_slots(subid, sub->conninfo,
+							 compat_must_use_password(sub)) > 0)
 		at_commit.cleanup = true;
 	at_commit.hint = true;
 }

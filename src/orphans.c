@@ -46,6 +46,7 @@ typedef struct Orphan
 {
 	SlotRow	   *slot;
 	char	   *conninfo;
+	bool		must_use_password;	/* see publisher_connect */
 	bool		done;			/* dropped, or given up */
 } Orphan;
 
@@ -82,21 +83,34 @@ find_orphans(Oid subid)
 		orphan->slot = again;
 		sub = GetSubscription(again->subid, true);
 		if (sub != NULL && object_ownercheck(SubscriptionRelationId, sub->oid, GetUserId()))
+		{
 			orphan->conninfo = sub->conninfo;
+			orphan->must_use_password = compat_must_use_password(sub);
+		}
 		else if (sub == NULL && superuser())
+		{
 			orphan->conninfo = again->conninfo;
+			orphan->must_use_password = again->must_use_password;
+		}
 		if (orphan->conninfo != NULL)
 			orphans = lappend(orphans, orphan);
 	}
 	return orphans;
 }
 
+static bool
+same_place(const Orphan *a, const Orphan *b)
+{
+	return strcmp(a->conninfo, b->conninfo) == 0 &&
+		a->must_use_password == b->must_use_password;
+}
+
 /*
- * Drop all orphans that are behind this connection string; returns how many.
+ * Drop all orphans that are where this one is; returns how many.
  * Touches nothing but the connection, so that an error needs no rollback.
  */
 static int
-drop_at_publisher(List *orphans, const char *conninfo)
+drop_at_publisher(List *orphans, const Orphan *one)
 {
 	MemoryContext context = CurrentMemoryContext;
 	Publisher  *volatile conn = NULL;
@@ -105,7 +119,8 @@ drop_at_publisher(List *orphans, const char *conninfo)
 
 	PG_TRY();
 	{
-		conn = publisher_connect_until(conninfo, EXTENSION_NAME,
+		conn = publisher_connect_until(one->conninfo, one->must_use_password,
+									   EXTENSION_NAME,
 									   TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 																   PUBLISHER_PATIENCE));
 		foreach(lc, orphans)
@@ -113,7 +128,7 @@ drop_at_publisher(List *orphans, const char *conninfo)
 			Orphan	   *orphan = lfirst(lc);
 			char	   *message = NULL;
 
-			if (orphan->done || strcmp(orphan->conninfo, conninfo) != 0)
+			if (orphan->done || !same_place(orphan, one))
 				continue;
 			orphan->done = true;
 			if (slot_drop_orphan_by_name(conn, orphan->slot, &message))
@@ -148,7 +163,7 @@ drop_at_publisher(List *orphans, const char *conninfo)
 		{
 			Orphan	   *orphan = lfirst(lc);
 
-			if (!orphan->done && strcmp(orphan->conninfo, conninfo) == 0)
+			if (!orphan->done && same_place(orphan, one))
 			{
 				orphan->done = true;
 				orphan->slot = NULL;
@@ -240,7 +255,7 @@ reuse_sync_drop_orphaned_slots(PG_FUNCTION_ARGS)
 		Orphan	   *orphan = lfirst(lc);
 
 		if (!orphan->done)
-			dropped += drop_at_publisher(orphans, orphan->conninfo);
+			dropped += drop_at_publisher(orphans, orphan);
 	}
 	if (!pool_exists())
 		forget_dropped(orphans);

@@ -332,7 +332,7 @@ set_up_session(Publisher *pub)
 }
 
 static Publisher *
-connect_to(const char *conninfo, bool replication,
+connect_to(const char *conninfo, bool replication, bool must_use_password,
 		   const char *application_name, TimestampTz deadline)
 {
 	Publisher  *pub;
@@ -353,6 +353,8 @@ connect_to(const char *conninfo, bool replication,
 	SET_PARAMETER(NULL, NULL);
 #undef SET_PARAMETER
 
+	if (must_use_password)
+		compat_require_password(conninfo);
 	if (!AcquireExternalFD())
 		ereport(ERROR,
 				errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -376,6 +378,11 @@ connect_to(const char *conninfo, bool replication,
 	PG_TRY();
 	{
 		finish_connecting(pub);
+		if (must_use_password && !PQconnectionUsedPassword(pub->conn))
+			ereport(ERROR,
+					errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),
+					errmsg("the publisher has not asked for a password, which subscriptions of users who are not superusers require"),
+					errhint("Change the authentication method on the publisher, or set password_required = false for the subscription."));
 		set_up_session(pub);
 	}
 	PG_CATCH();
@@ -389,16 +396,18 @@ connect_to(const char *conninfo, bool replication,
 
 Publisher *
 publisher_connect(const char *conninfo, bool replication,
-				  const char *application_name)
+				  bool must_use_password, const char *application_name)
 {
-	return connect_to(conninfo, replication, application_name, 0);
+	return connect_to(conninfo, replication, must_use_password,
+					  application_name, 0);
 }
 
 Publisher *
-publisher_connect_until(const char *conninfo, const char *application_name,
-						TimestampTz deadline)
+publisher_connect_until(const char *conninfo, bool must_use_password,
+						const char *application_name, TimestampTz deadline)
 {
-	return connect_to(conninfo, false, application_name, deadline);
+	return connect_to(conninfo, false, must_use_password, application_name,
+					  deadline);
 }
 
 void

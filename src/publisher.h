@@ -48,10 +48,12 @@ typedef struct PublisherResult
  * Connect with the subscription's connection string; with 'replication' as a
  * walsender bound to the database, which can run SQL as well.  All settings
  * that the text of values or the length of a transaction depends on are fixed
- * for the session.  Throws ERRCODE_CONNECTION_FAILURE; gives up after
- * wal_receiver_timeout.
+ * for the session.  With 'must_use_password' the string has to bring one
+ * along, and the publisher to ask for it.  Throws ERRCODE_CONNECTION_FAILURE;
+ * gives up after wal_receiver_timeout.
  */
 extern Publisher *publisher_connect(const char *conninfo, bool replication,
+									bool must_use_password,
 									const char *application_name);
 
 /*
@@ -60,6 +62,7 @@ extern Publisher *publisher_connect(const char *conninfo, bool replication,
  * ERRCODE_CONNECTION_FAILURE.
  */
 extern Publisher *publisher_connect_until(const char *conninfo,
+										  bool must_use_password,
 										  const char *application_name,
 										  TimestampTz deadline);
 

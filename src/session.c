@@ -22,6 +22,7 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
+#include "compat.h"
 #include "pool.h"
 #include "session.h"
 #include "settings.h"
@@ -95,6 +96,7 @@ session_connect(Session *session)
 	Assert(!IsTransactionState());
 	pool_set_phase(PHASE_CONNECTING);
 	session->sql = publisher_connect(session->sub->conninfo, false,
+									 compat_must_use_password(session->sub),
 									 EXTENSION_NAME);
 
 	/* C4: a snapshot of a standby does not say which transactions run. */
@@ -114,6 +116,7 @@ session_open_another(Session *session, bool replication)
 	Publisher  *another;
 
 	another = publisher_connect(session->sub->conninfo, replication,
+								compat_must_use_password(session->sub),
 								EXTENSION_NAME);
 	b = publisher_identity(another);
 	if (guard_is_on("c3") &&
@@ -164,6 +167,7 @@ session_renew(Session *session)
 {
 	session_disconnect(session);
 	session->sql = publisher_connect(session->sub->conninfo, false,
+									 compat_must_use_password(session->sub),
 									 EXTENSION_NAME);
 }
 #endif
@@ -184,7 +188,8 @@ session_is_current(Session *session, bool always)
 		sub->owner == old->owner &&
 		strcmp(sub->conninfo, old->conninfo) == 0 &&
 		sub->binary == old->binary &&
-		equal(sub->publications, old->publications);
+		equal(sub->publications, old->publications) &&
+		compat_subscription_is_current(old, sub);
 
 	/* What was found stale stays stale; what may change is taken over. */
 	if (!same)

@@ -33,6 +33,7 @@
 #include "pool.h"
 #include "settings.h"
 #include "staged.h"
+#include "table_owner.h"
 #include "target.h"
 #include "testing.h"
 
@@ -234,6 +235,16 @@ is_shared(Oid subid, Oid relid)
 	return shared;
 }
 
+static Oid
+get_rel_owner(Oid relid)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	Oid			owner = rel->rd_rel->relowner;
+
+	table_close(rel, NoLock);
+	return owner;
+}
+
 /*
  * Remove the rows of a copy that cannot be finished, in the open transaction.
  * Only if they are all of that copy: nobody else's rows are ours to delete.
@@ -245,6 +256,7 @@ remove_rows(Oid subid, Oid relid)
 	char	   *relname = get_rel_name(relid);
 	bool		partitioned = get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE;
 	TableProgress progress;
+	TableOwner	owner;
 	int			rc;
 
 	if (target_rows(relid, true) == TARGET_EMPTY)
@@ -257,6 +269,7 @@ remove_rows(Oid subid, Oid relid)
 					   nspname, relname),
 				errhint("TRUNCATE the table if it holds nothing else. Otherwise delete what was copied, and take the table out of the subscription and in again with ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
 
+	table_owner_become(&owner, get_rel_owner(relid));
 	SPI_connect();
 	rc = SPI_execute(psprintf("DELETE FROM %s%s", partitioned ? "" : "ONLY ",
 							  quote_qualified_identifier(nspname, relname)),
@@ -266,6 +279,7 @@ remove_rows(Oid subid, Oid relid)
 			 relid, SPI_result_code_string(rc));
 	SPI_finish();
 	CommandCounterIncrement();
+	table_owner_leave(&owner);
 	test_point(POINT_rows_removed, relname);
 }
 

@@ -505,7 +505,8 @@ drop_abandoned_slot(const SlotRow *slot)
 
 	PG_TRY();
 	{
-		conn = publisher_connect(slot->conninfo, false, EXTENSION_NAME);
+		conn = publisher_connect(slot->conninfo, false,
+								 slot->must_use_password, EXTENSION_NAME);
 		gone = drop_orphan(conn, slot);
 	}
 	PG_CATCH();
@@ -549,7 +550,10 @@ slot_drop_abandoned(void)
 		/* No worker looks after a subscription that is disabled. */
 		if (slot->conninfo == NULL && sub != NULL && !sub->enabled &&
 			!slot_is_linked(slot))
+		{
 			slot->conninfo = sub->conninfo;
+			slot->must_use_password = compat_must_use_password(sub);
+		}
 		if (slot->conninfo != NULL)
 			slots = lappend(slots, slot);
 	}

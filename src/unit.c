@@ -231,10 +231,16 @@ unit_record_handover(Unit *unit)
 
 /* --- the origin --- */
 
+/*
+ * What tags changes before the commit names no origin: from 16 on the abort of
+ * a transaction, and of a trigger's subtransaction, moves the origin that is
+ * named, which must be held for that.  Whoever asks sees only that there is
+ * one; which it was is in the commit.
+ */
 void
 unit_tag_origin(Unit *unit)
 {
-	replorigin_session_origin = unit->origin;
+	replorigin_session_origin = DoNotReplicateId;
 }
 
 void
@@ -243,6 +249,14 @@ unit_hold_origin(Unit *unit)
 	if (!origin_held)
 		replorigin_session_setup(unit->origin, 0);
 	origin_held = true;
+}
+
+static void
+untag(void)
+{
+	replorigin_session_origin = InvalidRepOriginId;
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
 }
 
 void
@@ -255,7 +269,17 @@ unit_commit(Unit *unit, XLogRecPtr lsn, TimestampTz timestamp)
 	replorigin_session_origin = unit->origin;
 	replorigin_session_origin_lsn = lsn;
 	replorigin_session_origin_timestamp = timestamp;
-	CommitTransactionCommand();
+	PG_TRY();
+	{
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		/* The abort that follows must not move it, see unit_tag_origin. */
+		untag();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	unit_committed(unit);
 	unit_reset_origin();
 }
@@ -263,9 +287,7 @@ unit_commit(Unit *unit, XLogRecPtr lsn, TimestampTz timestamp)
 void
 unit_reset_origin(void)
 {
-	replorigin_session_origin = InvalidRepOriginId;
-	replorigin_session_origin_lsn = InvalidXLogRecPtr;
-	replorigin_session_origin_timestamp = 0;
+	untag();
 	if (origin_held)
 	{
 		origin_held = false;

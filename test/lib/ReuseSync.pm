@@ -38,6 +38,8 @@ our @EXPORT = qw(
   create_extension
   both
   subscribe
+  has_table_owners
+  owner_options
   wait_ready
   wait_states
   catch_up
@@ -164,6 +166,28 @@ sub subscribe
 	$sql .= " WITH ($opt{with})" if defined $opt{with};
 	$sub->safe_psql($opt{sub_db} // 'postgres', $sql);
 	return;
+}
+
+# has_table_owners($node): do the changes of a table run with the rights of its
+# owner by default (16), not of the subscription's?
+sub has_table_owners
+{
+	my ($node) = @_;
+
+	return $node->pg_version >= 16;
+}
+
+# owner_options($node): what a subscription of an ordinary user has to say after
+# other options to run with that user's rights, and without a password, on
+# every server.
+sub owner_options
+{
+	my ($node) = @_;
+
+	return
+	  has_table_owners($node)
+	  ? ', password_required = false, run_as_owner = true'
+	  : '';
 }
 
 # wait_ready($sub, $subname, %opt): return when the subscription has tables

@@ -363,7 +363,8 @@ $sub->safe_psql('postgres', join ';',
 	ALTER TABLE granted ENABLE ALWAYS TRIGGER climb},
 	map { $_->{sub} } @owner_cases);
 my $log_start = -s $sub->logfile;
-subscribe($pub, $sub, 'owned', 'owner_pub', with => 'enabled = false');
+subscribe($pub, $sub, 'owned', 'owner_pub',
+	with => 'enabled = false' . owner_options($sub));
 $sub->safe_psql('postgres', q{
 	ALTER SUBSCRIPTION owned OWNER TO sub_owner;
 	ALTER ROLE sub_owner NOSUPERUSER;

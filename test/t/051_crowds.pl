@@ -203,7 +203,7 @@ sub fair
 	subscribe($pub, $sub, 's_long', join(', ', map { "p_$_" } @long));
 	my ($gate) = $catchup->wait_at_gates(\@long);
 	subscribe($pub, $sub, 's_second', 'p_second',
-		with => 'enabled = false, create_slot = true');
+		with => 'enabled = false, create_slot = true' . owner_options($sub));
 	$sub->safe_psql(
 		'postgres', q{
 		ALTER SUBSCRIPTION s_second OWNER TO second;
