@@ -32,6 +32,7 @@
 #include "replication/walreceiver.h"
 #include "replication/worker_internal.h"
 #include "utils/acl.h"
+#include "utils/lsyscache.h"
 #include "utils/relcache.h"
 #include "utils/wait_event.h"
 
