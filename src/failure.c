@@ -18,12 +18,15 @@
 #include "catalog/pg_subscription_rel.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "compat.h"
 #include "failure.h"
 #include "pool.h"
 #include "settings.h"
@@ -144,23 +147,81 @@ explain(Session *session, Oid relid, const ErrorData *edata)
 	return edata->hint;
 }
 
+/* Where nothing waits no lock is taken that others would have to wait for. */
+void
+failure_forget_waits(Oid subid)
+{
+	ListCell   *lc;
+
+	foreach(lc, GetSubscriptionRelations(subid, true))
+	{
+		Oid			relid = ((SubscriptionRelState *) lfirst(lc))->relid;
+		TableProgress progress;
+
+		if (catalog_get_progress(subid, relid, &progress) &&
+			catalog_retry_time(subid, relid, &progress) != 0)
+			(void) catalog_request_retry(subid, relid);
+	}
+}
+
+/*
+ * Count the error, and disable the subscription if it asks for that, as the
+ * server's workers do.  A lock that was not to be had is no error: the server
+ * would wait for it.  Returns whether the subscription is being disabled by
+ * the open transaction.
+ */
+static bool
+treat_as_error(Session *session, const ErrorData *edata)
+{
+	Oid			subid = session->sub->oid;
+
+	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+		return false;
+	pgstat_report_subscription_error(subid, false);
+	if (!session->sub->disableonerr)
+		return false;
+	DisableSubscription(subid);
+	return true;
+}
+
+static void
+report_disabled(Session *session)
+{
+	ereport(LOG,
+			errmsg("subscription \"%s\" has been disabled because of an error",
+				   session->sub->name));
+}
+
+/*
+ * A table whose copy has begun is not in 'i' any more, whichever way it went:
+ * that is where people look for one that does not get on.
+ */
+static void
+show_copy_has_begun(Oid subid, Oid relid)
+{
+	XLogRecPtr	lsn;
+
+	if (GetSubscriptionRelState(subid, relid, &lsn) == SUBREL_STATE_INIT)
+		compat_update_subscription_rel(subid, relid, SUBREL_STATE_DATASYNC,
+									   InvalidXLogRecPtr);
+}
+
 void
 failure_record(Session *session, Oid relid, const ErrorData *edata)
 {
 	Oid			subid = session->sub->oid;
 	TableProgress progress;
 	char	   *hint;
-	bool		disable;
+	bool		disabled;
 
-	pgstat_report_subscription_error(subid, false);
 	if (pool_is_draining(MyDatabaseId))
 		staged_set_back(session, relid);
 	StartTransactionCommand();
-	disable = session->sub->disableonerr &&
-		edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
-	if (disable)
-		DisableSubscription(subid);
 	hint = explain(session, relid, edata);
+	session_lock_subscription(subid);
+	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
+	disabled = treat_as_error(session, edata);
+	show_copy_has_begun(subid, relid);
 	catalog_get_progress(subid, relid, &progress);
 	progress.started_at = MyPoolWorker->unit_start;
 	progress.attempts++;
@@ -178,11 +239,24 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 				   timestamptz_to_str(progress.next_retry)),
 			errdetail_internal("%s", edata->message),
 			hint ? errhint("%s", hint) : 0);
-	if (disable)
-		ereport(LOG,
-				errmsg("subscription \"%s\" has been disabled because of an error",
-					   session->sub->name));
+	if (disabled)
+		report_disabled(session);
 	CommitTransactionCommand();
+	pgstat_report_stat(true);
+}
+
+void
+failure_record_shortage(Session *session, const ErrorData *edata)
+{
+	Oid			subid = session->sub->oid;
+
+	StartTransactionCommand();
+	session_lock_subscription(subid);
+	if (SearchSysCacheExists1(SUBSCRIPTIONOID, ObjectIdGetDatum(subid)) &&
+		treat_as_error(session, edata))
+		report_disabled(session);
+	CommitTransactionCommand();
+	pgstat_report_stat(true);
 }
 
 void

@@ -23,15 +23,28 @@ extern TimestampTz failure_retry_time(int attempts);
 
 /*
  * Keep a table's error and when it is tried again, count it, say it, and
- * disable the subscription if that is what disable_on_error asks for.  While
- * the database is drained a table in 'f' is set back.  Starts transactions of
- * its own.
+ * disable the subscription if that is what disable_on_error asks for.  A table
+ * in 'i' gets to 'd'.  While the database is drained a table in 'f' is set
+ * back.  Starts transactions of its own.
  */
 extern void failure_record(Session *session, Oid relid,
 						   const ErrorData *edata);
 
+/*
+ * Count an error that is no table's, and disable the subscription if it asks
+ * for that.  Starts a transaction of its own.
+ */
+extern void failure_record_shortage(Session *session,
+									const ErrorData *edata);
+
 /* Have a table wait a while, for no fault of its own. */
 extern void failure_put_off(Session *session, Oid relid);
+
+/*
+ * Have all failing tables of a subscription tried again once the transaction
+ * commits.  Locks as catalog_request_retry.
+ */
+extern void failure_forget_waits(Oid subid);
 
 /* Say what a subscription waits for, but not again and again. */
 extern void failure_report_shortage(Session *session,

@@ -51,6 +51,7 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "failure.h"
 #include "hooks.h"
 #include "pool.h"
 #include "settings.h"
@@ -278,6 +279,20 @@ before_command(Node *stmt, bool in_block)
 		refuse_refresh(castNode(RefreshMatViewStmt, stmt)->relation);
 }
 
+/*
+ * It may be what a failing table waits for: the server begins anew after it,
+ * and so do we.  The command has left its lock on the subscription.
+ */
+static void
+after_alter_subscription(const char *name)
+{
+	Oid			subid = get_subscription_oid(name, true);
+
+	if (OidIsValid(subid) && catalog_hold())
+		failure_forget_waits(subid);
+	at_commit.hint = at_commit.cleanup = true;
+}
+
 static void
 after_command(Node *stmt)
 {
@@ -287,7 +302,8 @@ after_command(Node *stmt)
 			at_commit.hint = true;
 			break;
 		case T_AlterSubscriptionStmt:
-			at_commit.hint = at_commit.cleanup = true;
+			after_alter_subscription(castNode(AlterSubscriptionStmt,
+											  stmt)->subname);
 			break;
 		case T_AlterOwnerStmt:
 			if (castNode(AlterOwnerStmt, stmt)->objectType ==

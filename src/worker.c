@@ -326,16 +326,18 @@ extension_is_here(void)
 }
 
 /*
- * Record it (null: the table only gave way), but only log an error in that:
- * it comes from commands that change what the record is about, or from
- * somebody who cancels.
+ * Record it (null: the table only gave way; of no table: something was short),
+ * but only log an error in that: it comes from commands that change what the
+ * record is about, or from somebody who cancels.
  */
 static void
 try_to_record_failure(Oid relid, const ErrorData *failure)
 {
 	PG_TRY();
 	{
-		if (failure != NULL)
+		if (!OidIsValid(relid))
+			failure_record_shortage(session, failure);
+		else if (failure != NULL)
 			failure_record(session, relid, failure);
 		else
 			failure_put_off(session, relid);
@@ -460,6 +462,7 @@ guarded(void (*step) (const Step *), const Step *what)
 	ErrorData  *volatile edata = NULL;
 	volatile bool outdated = false;
 	volatile bool in_unit = false;
+	volatile bool begun = false;
 	volatile bool gave_way = false;
 	volatile Oid relid = InvalidOid;
 
@@ -474,6 +477,7 @@ guarded(void (*step) (const Step *), const Step *what)
 		edata = CopyErrorData();
 		outdated = unit_is_outdated() || pool_let_go_requested();
 		in_unit = !is_shortage(edata);
+		begun = unit != NULL;
 		gave_way = unit != NULL && unit->gives_way;
 		if (in_unit)
 			relid = attribute_failure(outdated, edata);
@@ -501,7 +505,11 @@ guarded(void (*step) (const Step *), const Step *what)
 	if (OidIsValid(relid))
 		try_to_record_failure(relid, gave_way ? NULL : edata);
 	else if (!outdated && !in_unit)
+	{
 		work_list_postpone(session->sub->oid, failure_retry_time(1));
+		if (begun)
+			try_to_record_failure(InvalidOid, edata);
+	}
 	MemoryContextSwitchTo(serving_context);
 	return false;
 }
