@@ -32,6 +32,7 @@
 #include "replication/walreceiver.h"
 #include "replication/worker_internal.h"
 #include "utils/acl.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/relcache.h"
 #include "utils/wait_event.h"
@@ -99,6 +100,31 @@ compat_wait_event(void)
 	((not_ready) ? GetSubscriptionNotReadyRelations(subid) : \
 	 GetSubscriptionRelations(subid))
 #endif
+
+/*
+ * How DROP SUBSCRIPTION locks pg_subscription.  Up to some minor version it
+ * kept even the publisher's processes out, where that is the same server.
+ */
+static inline LOCKMODE
+compat_drop_subscription_lock(void)
+{
+	int			version = atoi(GetConfigOption("server_version_num", false,
+											   false));
+	int			minor = version % 10000;
+
+	switch (version / 10000)
+	{
+		case 15:
+			return minor < 15 ? AccessExclusiveLock : RowExclusiveLock;
+		case 16:
+			return minor < 11 ? AccessExclusiveLock : RowExclusiveLock;
+		case 17:
+			return minor < 7 ? AccessExclusiveLock : RowExclusiveLock;
+		case 18:
+			return minor < 1 ? AccessExclusiveLock : RowExclusiveLock;
+	}
+	return RowExclusiveLock;
+}
 
 /* Takes the locks itself, if they are not held yet. */
 static inline void

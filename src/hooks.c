@@ -219,7 +219,7 @@ before_drop_subscription(const char *name, bool in_block)
 		return;
 
 	/* In the order, and the modes, in which the command takes them. */
-	LockRelationOid(SubscriptionRelationId, AccessExclusiveLock);
+	LockRelationOid(SubscriptionRelationId, compat_drop_subscription_lock());
 	LockSharedObject(SubscriptionRelationId, subid, 0, AccessExclusiveLock);
 	sub = GetSubscription(subid, true);
 	/* With a slot to drop the command is about to be refused in a block. */
