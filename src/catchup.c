@@ -216,26 +216,35 @@ stream_close(Stream *stream)
 
 /* --- reporting --- */
 
+/* Tell the publisher what is flushed here, or, with none, that we live. */
 static void
-send_status(Stream *stream, bool request_reply)
+send_position(Stream *stream, XLogRecPtr flushed, bool request_reply)
 {
 	StringInfoData buf;
-	XLogRecPtr	confirmed = stream->confirmed;
 
-	/*
-	 * All three positions are the confirmed one: the publisher then sends a
-	 * keepalive whenever it has nothing more, which tells us where it stands.
-	 */
 	initStringInfo(&buf);
 	pq_sendbyte(&buf, 'r');
-	pq_sendint64(&buf, confirmed);
-	pq_sendint64(&buf, confirmed);
-	pq_sendint64(&buf, confirmed);
+	pq_sendint64(&buf, InvalidXLogRecPtr);	/* written */
+	pq_sendint64(&buf, flushed);
+	pq_sendint64(&buf, InvalidXLogRecPtr);	/* applied */
 	pq_sendint64(&buf, GetCurrentTimestamp());
 	pq_sendbyte(&buf, request_reply);
 	publisher_send(stream->conn, buf.data, buf.len);
 	pfree(buf.data);
 	stream->last_status = GetCurrentTimestamp();
+}
+
+/*
+ * Without a position: that keeps the slot as it is, and the publisher from
+ * taking us for a standby that commits wait for, which
+ * synchronous_standby_names = '*' would make of us.  Being behind in its eyes,
+ * we also get a keepalive whenever it has nothing more to send, which tells us
+ * where it stands.
+ */
+static void
+send_status(Stream *stream, bool request_reply)
+{
+	send_position(stream, InvalidXLogRecPtr, request_reply);
 }
 
 void
@@ -244,6 +253,7 @@ catchup_confirm(Stream *stream, XLogRecPtr lsn)
 	if (lsn <= stream->confirmed)
 		return;
 	stream->confirmed = lsn;
+	send_position(stream, lsn, false);
 	send_status(stream, false);
 }
 
