@@ -420,7 +420,7 @@ copy_describe(Publisher *pub, List *publications,
 	res = publisher_query(pub, describe_query(pub, &remote->rel));
 	if (res->nrows == 0)
 		ereport(ERROR,
-				errcode(ERRCODE_UNDEFINED_TABLE),
+				errcode(ERRCODE_UNDEFINED_OBJECT),
 				errmsg("table \"%s.%s\" does not exist on the publisher",
 					   nspname, relname));
 	if (res->ncols != DESCRIBE_COLUMNS ||

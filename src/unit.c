@@ -433,20 +433,26 @@ remote_names(Unit *unit)
 	return buf.data;
 }
 
-/* A table cannot be locked there: say which and why. */
+/*
+ * A table cannot be locked there: say which and why.  With the code that the
+ * server's own worker has for it; that of a lost connection, which is what it
+ * says where the role may not read the table, means no lost connection here.
+ */
 pg_noreturn static void
 cannot_lock(Unit *unit, int sqlstate, const char *message)
 {
+	unit->refused = true;
 	if (unit->ntables == 1 &&
 		(sqlstate == ERRCODE_UNDEFINED_TABLE ||
 		 sqlstate == ERRCODE_INVALID_SCHEMA_NAME))
 		ereport(ERROR,
-				errcode(ERRCODE_UNDEFINED_TABLE),
+				errcode(ERRCODE_UNDEFINED_OBJECT),
 				errmsg("table \"%s.%s\" does not exist on the publisher",
 					   unit->tables[0].nspname, unit->tables[0].relname),
 				errhint("Create it there, or drop it from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
 	ereport(ERROR,
-			errcode(sqlstate),
+			errcode(sqlstate == ERRCODE_INSUFFICIENT_PRIVILEGE ?
+					ERRCODE_CONNECTION_FAILURE : sqlstate),
 			errmsg("could not lock table \"%s.%s\" on the publisher: %s",
 				   unit->tables[0].nspname, unit->tables[0].relname,
 				   message),
@@ -484,9 +490,12 @@ begin_with_lock(Unit *unit)
 	session->lock = session_open_another(session, false);
 	publisher_command(session->lock, "BEGIN READ ONLY");
 	publisher_command(session->lock, timeout);
-	(void) publisher_query(session->lock,
-						   psprintf("SELECT FROM %s LIMIT 0",
-									remote_names(unit)));
+	sqlstate = publisher_try_command(session->lock,
+									 psprintf("SELECT FROM %s LIMIT 0",
+											  remote_names(unit)),
+									 &message);
+	if (sqlstate != 0)
+		cannot_lock(unit, sqlstate, message);
 	publisher_command(session->sql,
 					  "ROLLBACK;"
 					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");

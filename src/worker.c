@@ -405,7 +405,7 @@ is_shortage(const ErrorData *edata)
 	int			category = ERRCODE_TO_CATEGORY(edata->sqlerrcode);
 
 	return unit == NULL ||
-		(unit->snapshot == NULL &&
+		(unit->snapshot == NULL && !unit->refused &&
 		 (slot == NULL || category == ERRCODE_CONNECTION_EXCEPTION ||
 		  category == ERRCODE_INSUFFICIENT_RESOURCES));
 }
