@@ -1,0 +1,96 @@
+# Loaded by perl before each of the server's own tests, see test/server-suite:
+# gives every node the extension, in every database that is made from template1
+# or is there from the beginning, and notes what the extension has counted
+# before a node is stopped.
+#
+# The library is loaded by what TEMP_CONFIG names.  SUITE_COUNTERS is the file
+# to append to: a line with test, node, database and tables for each database
+# and stop.
+
+package ReuseSync::Suite;
+
+use strict;
+use warnings;
+
+use File::Basename;
+use PostgreSQL::Test::Cluster;
+
+my $has_extension = q{
+	SELECT count(*) FROM pg_extension WHERE extname = 'reuse_sync'};
+my $databases = q{
+	SELECT datname FROM pg_database
+	WHERE datallowconn AND datname <> 'template1' ORDER BY 1};
+
+# Run SQL; undef if the server does not answer.
+sub ask
+{
+	my ($node, $db, $sql) = @_;
+	my ($stdout, $stderr);
+	my $rc = $node->psql(
+		$db, $sql,
+		stdout => \$stdout,
+		stderr => \$stderr);
+
+	return defined $rc && $rc == 0 ? $stdout : undef;
+}
+
+sub create_extension
+{
+	my ($node) = @_;
+
+	return if ask($node, 'postgres', 'SELECT pg_is_in_recovery()') ne 'f';
+	foreach my $db ('template1', 'postgres')
+	{
+		$node->safe_psql($db, 'CREATE EXTENSION IF NOT EXISTS reuse_sync');
+	}
+	return;
+}
+
+sub note_counters
+{
+	my ($node) = @_;
+	my $all = ask($node, 'postgres', $databases);
+
+	return unless defined $all;
+	open my $out, '>>', $ENV{SUITE_COUNTERS}
+	  or die "$ENV{SUITE_COUNTERS}: $!";
+	foreach my $db (split /\n/, $all)
+	{
+		my $tables = '-';
+
+		if (ask($node, $db, $has_extension) // 0)
+		{
+			$tables =
+			  ask($node, $db, 'SELECT tables_synced FROM reuse_sync.stats');
+		}
+		printf $out "%s\t%s\t%s\t%s\n", basename($0, '.pl'), $node->name,
+		  $db, $tables // '-';
+	}
+	close $out or die "$ENV{SUITE_COUNTERS}: $!";
+	return;
+}
+
+{
+	no warnings 'redefine';
+
+	my $start = \&PostgreSQL::Test::Cluster::start;
+	my $stop  = \&PostgreSQL::Test::Cluster::stop;
+
+	*PostgreSQL::Test::Cluster::start = sub {
+		my ($node, @args) = @_;
+		my $started = $node->$start(@args);
+
+		create_extension($node) if $started;
+		return $started;
+	};
+
+	# Also what teardown_node, at the end of a test, comes through.
+	*PostgreSQL::Test::Cluster::stop = sub {
+		my ($node, @args) = @_;
+
+		note_counters($node) if defined $node->{_pid};
+		return $node->$stop(@args);
+	};
+}
+
+1;
