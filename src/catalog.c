@@ -521,6 +521,17 @@ catalog_orphan_slots(Oid subid, const char *conninfo,
 	return list_length(slots);
 }
 
+List *
+catalog_forget_slots(Oid subid)
+{
+	List	   *slots = catalog_slots(subid);
+	ListCell   *lc;
+
+	foreach(lc, slots)
+		catalog_remove_slot(subid, ((SlotRow *) lfirst(lc))->slot_id);
+	return slots;
+}
+
 /* --- tables --- */
 
 static HeapTuple

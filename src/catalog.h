@@ -122,6 +122,9 @@ extern List *catalog_slots(Oid subid);
 extern int	catalog_orphan_slots(Oid subid, const char *conninfo,
 								 bool must_use_password);
 
+/* Remove the rows of all slots of a subscription; returns them. */
+extern List *catalog_forget_slots(Oid subid);
+
 /* --- tables --- */
 extern bool catalog_get_progress(Oid subid, Oid relid,
 								 TableProgress *progress);

@@ -6,7 +6,8 @@
  * In apply workers: before the first commit of such a process, with the
  * catalog at hand, it is settled whether the database has the extension.  If
  * so the worker's max_sync_workers_per_subscription is forced to 0, so that it
- * leaves the tables to us (design.md section 3), and the pool is told.
+ * leaves the tables to us (design.md section 3); the pool is told that, and
+ * when it streams (lease.h).
  *
  * In backends: commands that make work wake the launcher when they commit;
  * DROP SUBSCRIPTION first has the pool let go of the subscription; CREATE, ALTER
@@ -39,6 +40,7 @@
 #include "commands/subscriptioncmds.h"
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
+#include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
@@ -53,6 +55,7 @@
 #include "compat.h"
 #include "failure.h"
 #include "hooks.h"
+#include "lease.h"
 #include "pool.h"
 #include "settings.h"
 #include "testing.h"
@@ -84,9 +87,9 @@ settle_apply_worker(void)
 	if (ours)
 		SetConfigOption("max_sync_workers_per_subscription", "0",
 						PGC_POSTMASTER, PGC_S_OVERRIDE);
-	pool_publish_apply_worker(ours);
+	pool_publish_apply_worker(MyLogicalRepWorker->subid, ours);
 	if (ours)
-		pool_hint(MyDatabaseId, false);
+		lease_follow_apply_worker();
 }
 
 /* --- the end of a transaction --- */
@@ -201,6 +204,30 @@ at_transaction_event(XactEvent event, void *arg)
 /* --- commands --- */
 
 /*
+ * Who takes a subscription's slot away from it before it is dropped does not
+ * want anything done on the publisher: it is away for good, or another server
+ * goes on with what is there.
+ */
+static void
+forget_slots(const Subscription *sub)
+{
+	List	   *slots = catalog_forget_slots(sub->oid);
+	ListCell   *lc;
+
+	foreach(lc, slots)
+	{
+		const char *name = NameStr(((SlotRow *) lfirst(lc))->slot_name);
+
+		replorigin_drop_by_name(name, true, false);
+		ereport(WARNING,
+				errmsg("replication slot \"%s\" of subscription \"%s\" may remain on the publisher",
+					   name, sub->name),
+				errdetail("Nothing is dropped there for a subscription without a replication slot."),
+				errhint("If no other server uses it, drop it there with pg_drop_replication_slot()."));
+	}
+}
+
+/*
  * Before DROP SUBSCRIPTION: have the pool let go of its tables, and mark its
  * slots as orphans with what is needed to reach the publisher when the
  * subscription is gone.  The lock keeps units from going on or beginning until
@@ -229,8 +256,10 @@ before_drop_subscription(const char *name, bool in_block)
 	while (pool_request_let_go(MyDatabaseId, subid) > 0)
 		pool_wait_for_change(1000);
 	pool_end_wait();
-	if (catalog_orphan_slots(subid, sub->conninfo,
-							 compat_must_use_password(sub)) > 0)
+	if (sub->slotname == NULL)
+		forget_slots(sub);
+	else if (catalog_orphan_slots(subid, sub->conninfo,
+								  compat_must_use_password(sub)) > 0)
 		at_commit.cleanup = true;
 	at_commit.hint = true;
 }

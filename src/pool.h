@@ -88,11 +88,17 @@ typedef struct PoolWorker
 	bool		leave;			/* end after this unit: others wait */
 } PoolWorker;
 
-/* An apply worker that has settled which workers its database uses. */
+/*
+ * An apply worker that has settled which workers its database uses; one that
+ * has ended, until its place is needed.
+ */
 typedef struct ApplyWorkerEntry
 {
-	int			pid;			/* 0: free */
+	int			pid;			/* 0: it has ended */
+	Oid			subid;
 	bool		stands_aside;	/* it starts no table-sync workers */
+	bool		streams;
+	TimestampTz streamed_until; /* its predecessor, or itself; 0: nobody */
 } ApplyWorkerEntry;
 
 /* This process's entry; null outside the pool. */
@@ -176,7 +182,7 @@ extern void pool_lock(bool exclusive);
 extern void pool_unlock(void);
 
 /* --- stepping aside of the server's workers --- */
-extern void pool_publish_apply_worker(bool stands_aside);
+extern void pool_publish_apply_worker(Oid subid, bool stands_aside);
 typedef enum ApplyWorkerStanding
 {
 	APPLY_UNKNOWN,				/* has not published yet */
@@ -184,6 +190,15 @@ typedef enum ApplyWorkerStanding
 	APPLY_USES_OWN_WORKERS
 } ApplyWorkerStanding;
 extern ApplyWorkerStanding pool_apply_worker_standing(int pid);
+
+/* In an apply worker: it streams from the subscription's slot, or will try. */
+extern void pool_publish_streaming(bool streams);
+
+/*
+ * Does an apply worker of this server stream, or has it done so until no more
+ * than so many ms ago?
+ */
+extern bool pool_apply_worker_streams(Oid subid, int grace);
 
 /* --- requests of other backends --- */
 

@@ -28,6 +28,7 @@
 #include "catalog.h"
 #include "catchup.h"
 #include "compat.h"
+#include "lease.h"
 #include "pool.h"
 #include "settings.h"
 #include "sync_slot.h"
@@ -106,11 +107,33 @@ slot_fingerprint(Session *session, Publisher *conn)
 }
 
 /*
- * Ask the publisher for the slot, in a transaction that tells what the slot's
- * start corresponds to.  That snapshot is only kept (C1 a); no table is locked
- * while the creation waits for running transactions.
+ * The name is somebody else's: of a copy of this server, or given out by this
+ * one before it was restored from a backup.  Leave the slot alone, and forget
+ * the number.
  */
 static void
+skip_number(SyncSlot *slot)
+{
+	ereport(LOG,
+			errcode(ERRCODE_DUPLICATE_OBJECT),
+			errmsg("replication slot \"%s\" exists on the publisher already, and another name is taken",
+				   NameStr(slot->name)),
+			errhint("If no other server uses it, drop it there with pg_drop_replication_slot()."));
+	StartTransactionCommand();
+	catalog_remove_slot(slot->subid, slot->id);
+	replorigin_drop_by_name(NameStr(slot->name), true, false);
+	CommitTransactionCommand();
+	publisher_disconnect(slot->conn);
+	slot->conn = NULL;
+}
+
+/*
+ * Ask the publisher for the slot, in a transaction that tells what the slot's
+ * start corresponds to.  That snapshot is only kept (C1 a); no table is locked
+ * while the creation waits for running transactions.  False if there is a slot
+ * of that name.
+ */
+static bool
 create_on_publisher(Session *session, SyncSlot *slot)
 {
 	Publisher  *conn;
@@ -122,11 +145,14 @@ create_on_publisher(Session *session, SyncSlot *slot)
 							   publisher_literal(conn, NameStr(slot->name))));
 	publisher_command(conn,
 					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
-	res = publisher_query(conn,
-						  psprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s",
-								   publisher_identifier(NameStr(slot->name)),
-								   guard_is_on("birth_wait") ?
-								   "USE_SNAPSHOT" : "NOEXPORT_SNAPSHOT"));
+	res = publisher_query_unless(conn,
+								 psprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s",
+										  publisher_identifier(NameStr(slot->name)),
+										  guard_is_on("birth_wait") ?
+										  "USE_SNAPSHOT" : "NOEXPORT_SNAPSHOT"),
+								 ERRCODE_DUPLICATE_OBJECT);
+	if (res == NULL)
+		return false;
 	if (res->nrows != 1 || res->ncols < 2)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -146,6 +172,7 @@ create_on_publisher(Session *session, SyncSlot *slot)
 	slot->fingerprint = slot_fingerprint(session, conn);
 	publisher_command(conn, "COMMIT");
 	slot->made_on = *publisher_identity(conn);
+	return true;
 }
 
 static int
@@ -179,9 +206,15 @@ slot_create(Session *session, const Oid *eligible, int neligible)
 
 	PG_TRY();
 	{
-		register_slot(slot);
-		MemoryContextSwitchTo(context);
-		create_on_publisher(session, slot);
+		for (;;)
+		{
+			register_slot(slot);
+			MemoryContextSwitchTo(context);
+			if (create_on_publisher(session, slot))
+				break;
+			skip_number(slot);
+			CHECK_FOR_INTERRUPTS();
+		}
 		test_point(POINT_slot_created, NameStr(slot->name));
 
 		StartTransactionCommand();
@@ -495,19 +528,56 @@ slot_drop_orphans(Session *session)
 	return left;
 }
 
-/* Drop what one subscription left behind; errors are the slot's, not ours. */
+/* An orphan that no worker drops, since no apply worker runs. */
+typedef struct AbandonedSlot
+{
+	SlotRow	   *row;
+	const char *conninfo;
+	bool		must_use_password;
+	const char *main_slot;		/* of a subscription that is still there */
+} AbandonedSlot;
+
+/*
+ * Drop one.  A copy of this server may have the same subscription and go on
+ * with it: then the subscription's own slot is in use.  If the subscription is
+ * gone, the same has happened, or will happen, to the original.
+ */
 static bool
-drop_abandoned_slot(const SlotRow *slot)
+drop_abandoned_slot(const AbandonedSlot *slot)
+{
+	Publisher  *conn;
+	char	   *reason;
+	bool		gone = false;
+
+	conn = publisher_connect(slot->conninfo, false, slot->must_use_password,
+							 EXTENSION_NAME);
+	PG_TRY();
+	{
+		if (slot->main_slot == NULL ||
+			lease_is_free(conn, slot->main_slot, &reason))
+			gone = drop_orphan(conn, slot->row);
+		else
+			record_drop(slot->row->subid, slot->row->slot_id,
+						NameStr(slot->row->slot_name), false, reason);
+	}
+	PG_FINALLY();
+	{
+		publisher_disconnect(conn);
+	}
+	PG_END_TRY();
+	return gone;
+}
+
+/* The same; errors are the slot's, not ours. */
+static bool
+try_to_drop_abandoned_slot(const AbandonedSlot *slot)
 {
 	MemoryContext context = CurrentMemoryContext;
-	Publisher  *volatile conn = NULL;
 	volatile bool gone = false;
 
 	PG_TRY();
 	{
-		conn = publisher_connect(slot->conninfo, false,
-								 slot->must_use_password, EXTENSION_NAME);
-		gone = drop_orphan(conn, slot);
+		gone = drop_abandoned_slot(slot);
 	}
 	PG_CATCH();
 	{
@@ -522,19 +592,51 @@ drop_abandoned_slot(const SlotRow *slot)
 		AbortOutOfAnyTransaction();
 		MemoryContextSwitchTo(context);
 		pool_release_orphan();
-		record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
-					false, edata->message);
+		record_drop(slot->row->subid, slot->row->slot_id,
+					NameStr(slot->row->slot_name), false, edata->message);
 	}
 	PG_END_TRY();
-	publisher_disconnect(conn);
 	return gone;
+}
+
+/*
+ * Those of subscriptions that are gone or disabled, in a transaction.  A
+ * subscription that has been parted from its slot has nothing on the publisher
+ * any more that would be ours to drop.
+ */
+static List *
+find_abandoned(void)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, catalog_slots(InvalidOid))
+	{
+		AbandonedSlot *slot = palloc0(sizeof(AbandonedSlot));
+		Subscription *sub;
+
+		slot->row = lfirst(lc);
+		slot->conninfo = slot->row->conninfo;
+		slot->must_use_password = slot->row->must_use_password;
+		sub = GetSubscription(slot->row->subid, true);
+		if (slot->conninfo == NULL && sub != NULL && !sub->enabled &&
+			sub->slotname != NULL && !slot_is_linked(slot->row))
+		{
+			slot->conninfo = sub->conninfo;
+			slot->must_use_password = compat_must_use_password(sub);
+			slot->main_slot = sub->slotname;
+		}
+		if (slot->conninfo != NULL)
+			result = lappend(result, slot);
+	}
+	return result;
 }
 
 int
 slot_drop_abandoned(void)
 {
 	MemoryContext context = CurrentMemoryContext;
-	List	   *slots = NIL;
+	List	   *slots;
 	ListCell   *lc;
 	int			left = 0;
 	bool		here;
@@ -542,28 +644,14 @@ slot_drop_abandoned(void)
 	StartTransactionCommand();
 	here = catalog_hold();
 	MemoryContextSwitchTo(context);
-	foreach(lc, here ? catalog_slots(InvalidOid) : NIL)
-	{
-		SlotRow    *slot = lfirst(lc);
-		Subscription *sub = GetSubscription(slot->subid, true);
-
-		/* No worker looks after a subscription that is disabled. */
-		if (slot->conninfo == NULL && sub != NULL && !sub->enabled &&
-			!slot_is_linked(slot))
-		{
-			slot->conninfo = sub->conninfo;
-			slot->must_use_password = compat_must_use_password(sub);
-		}
-		if (slot->conninfo != NULL)
-			slots = lappend(slots, slot);
-	}
+	slots = here ? find_abandoned() : NIL;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 
 	foreach(lc, slots)
 	{
 		pool_set_phase(PHASE_DROPPING_SLOTS);
-		if (!drop_abandoned_slot(lfirst(lc)))
+		if (!try_to_drop_abandoned_slot(lfirst(lc)))
 			left++;
 	}
 	return left;

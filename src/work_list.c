@@ -4,8 +4,8 @@
  *	  What there is to do in this database for this owner.
  *
  * Nothing of a subscription is eligible while its apply worker might start
- * table-sync workers of its own (design.md section 3), and no table that such
- * a worker still has.
+ * table-sync workers of its own (design.md section 3) or does not stream
+ * (lease.h), and no table that such a worker still has.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -15,8 +15,6 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include <signal.h>
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -28,16 +26,15 @@
 #include "miscadmin.h"
 #include "replication/worker_internal.h"
 #include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
 #include "compat.h"
+#include "lease.h"
 #include "pool.h"
 #include "settings.h"
 #include "sync_slot.h"
-#include "testing.h"
 #include "work_list.h"
 
 typedef struct Postponed
@@ -122,52 +119,6 @@ servers_worker(Oid subid, Oid relid)
 	found = logicalrep_worker_find(subid, relid, false) != NULL;
 	LWLockRelease(LogicalRepWorkerLock);
 	return found;
-}
-
-/* The pid of the subscription's apply worker, 0 if there is none. */
-static int
-apply_worker_pid(Oid subid)
-{
-	LogicalRepWorker *worker;
-	int			pid = 0;
-
-	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	worker = logicalrep_worker_find(subid, InvalidOid, true);
-	if (worker != NULL && worker->proc != NULL)
-		pid = worker->proc->pid;
-	LWLockRelease(LogicalRepWorkerLock);
-	return pid;
-}
-
-/*
- * Does the server leave the tables of this subscription to us?  An apply
- * worker that began before the extension was there is ended; its successor
- * finds the extension, and wakes us.
- */
-static bool
-server_stands_aside(Oid subid, TimestampTz *next_look)
-{
-	int			pid = apply_worker_pid(subid);
-
-	if (pid == 0)
-		return true;
-	switch (pool_apply_worker_standing(pid))
-	{
-		case APPLY_STANDS_ASIDE:
-			return true;
-		case APPLY_UNKNOWN:
-			if (!guard_is_on("publish"))
-				return true;
-			break;
-		case APPLY_USES_OWN_WORKERS:
-			if (kill(pid, SIGTERM) < 0)
-				elog(DEBUG1, "could not signal process %d: %m", pid);
-			break;
-	}
-	*next_look = sooner(*next_look,
-						TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													reuse_sync_naptime));
-	return false;
 }
 
 bool
@@ -266,7 +217,7 @@ work_list_another_waits(Oid current)
 		if (subid != current && !waits &&
 			pool_workers_of_subscription(subid) == 0 &&
 			future(get_postponed(subid)->until) == 0 &&
-			server_stands_aside(subid, &ignored))
+			lease_is_held(subid, &ignored))
 			waits = work_list_tables(subid, CurrentMemoryContext,
 									 &ignored) != NIL;
 	}
@@ -298,8 +249,9 @@ work_list_look(Oid last, bool anothers_turn)
 		work->next_look = sooner(work->next_look, until);
 		if (until != 0)
 			continue;
-		if (server_stands_aside(subid, &work->next_look))
-			tables = work_list_tables(subid, caller, &work->next_look);
+		if (!lease_is_held(subid, &work->next_look))
+			continue;
+		tables = work_list_tables(subid, caller, &work->next_look);
 		if (workers >= reuse_sync_max_workers_per_subscription ||
 			(tables == NIL && !orphans_due(subid, &work->next_look)))
 			continue;

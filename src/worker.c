@@ -63,6 +63,7 @@
 #include "express.h"
 #include "failure.h"
 #include "handover.h"
+#include "lease.h"
 #include "pool.h"
 #include "settings.h"
 #include "staged.h"
@@ -519,8 +520,11 @@ guarded(void (*step) (const Step *), const Step *what)
 static void
 orphans_step(const Step *what)
 {
+	TimestampTz ignored = 0;
+
 	test_point(POINT_released, session->sub->name);
-	if (slot_drop_orphans(session) > 0)
+	if (lease_is_held(session->sub->oid, &ignored) &&
+		slot_drop_orphans(session) > 0)
 		work_list_postpone_orphans(session->sub->oid, failure_retry_time(1));
 }
 
@@ -569,7 +573,7 @@ plan_step(const Step *what)
 
 /*
  * Claim the batch's tables, unless the subscription is no longer what the
- * session was opened for.
+ * session was opened for, or no longer ours to act for.
  *
  * The lock makes whoever alters or drops the subscription come before or
  * after: DROP SUBSCRIPTION, which has the pool let go first, finds our claim,
@@ -580,12 +584,14 @@ claim_step(const Step *what)
 {
 	Batch	   *batch = what->batch;
 	Oid			subid = session->sub->oid;
+	TimestampTz ignored = 0;
 	bool		good;
 	int			n = 0;
 
 	StartTransactionCommand();
 	session_lock_subscription(subid);
-	good = catalog_hold() && session_is_current(session, false);
+	good = catalog_hold() && session_is_current(session, false) &&
+		lease_is_held(subid, &ignored);
 	if (good)
 	{
 		for (int i = 0; i < batch->nrelids; i++)
