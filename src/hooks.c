@@ -56,6 +56,7 @@
 #include "failure.h"
 #include "hooks.h"
 #include "lease.h"
+#include "left_behind.h"
 #include "pool.h"
 #include "settings.h"
 #include "testing.h"
@@ -151,6 +152,19 @@ void
 hooks_hint_at_commit(void)
 {
 	at_commit.hint = true;
+}
+
+/* With reuse_sync.enabled off there is nothing else to do. */
+static void
+at_commit_while_off(XactEvent event, void *arg)
+{
+	static bool reported = false;
+
+	if (event != XACT_EVENT_PRE_COMMIT || reported)
+		return;
+	reported = true;
+	if (is_apply_worker())
+		left_behind_report(MySubscription);
 }
 
 static void
@@ -398,7 +412,9 @@ before_drop_of_slot_catalog(void)
 							 "There are %d replication slots, for example \"%s\".",
 							 list_length(slots), list_length(slots),
 							 NameStr(((SlotRow *) linitial(slots))->slot_name)),
-			errhint("Run CALL reuse_sync.drain() first."));
+			reuse_sync_enabled ?
+			errhint("Run CALL reuse_sync.drain() first.") :
+			errhint("Set reuse_sync.enabled to on, restart the server, and run CALL reuse_sync.drain() first."));
 }
 
 static bool
@@ -430,7 +446,7 @@ on_object_access(ObjectAccessType access, Oid classid, Oid objectid,
 			is_of_extension(objectid))
 			before_drop_of_slot_catalog();
 	}
-	else if (classid == ExtensionRelationId &&
+	else if (classid == ExtensionRelationId && reuse_sync_enabled &&
 			 objectid == get_extension_oid(EXTENSION_NAME, true))
 		at_commit.restart_apply_workers = true;
 }
@@ -438,9 +454,14 @@ on_object_access(ObjectAccessType access, Oid classid, Oid objectid,
 void
 hooks_install(void)
 {
-	prev_utility_hook = ProcessUtility_hook;
-	ProcessUtility_hook = process_utility;
 	prev_access_hook = object_access_hook;
 	object_access_hook = on_object_access;
+	if (!reuse_sync_enabled)
+	{
+		RegisterXactCallback(at_commit_while_off, NULL);
+		return;
+	}
+	prev_utility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
 	RegisterXactCallback(at_transaction_event, NULL);
 }

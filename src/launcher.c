@@ -128,7 +128,7 @@ make_due(WorkerGroup *group)
 		group->due = now;
 }
 
-/* Read the enabled subscriptions; those of a new group are looked at. */
+/* Read the subscriptions that are served; those of a new group are looked at. */
 static void
 refresh_groups(void)
 {
@@ -147,7 +147,8 @@ refresh_groups(void)
 	{
 		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
 
-		if (form->subenabled)
+		/* A drain has to do with what is disabled, too. */
+		if (form->subenabled || pool_is_draining(form->subdbid))
 		{
 			WorkerGroup *group = get_group(form->subdbid, form->subowner);
 

@@ -59,13 +59,15 @@ _PG_init(void)
 	settings_define();
 
 	/* A server being upgraded starts nothing by itself, nor do we. */
-	if (!reuse_sync_enabled || IsBinaryUpgrade)
+	if (IsBinaryUpgrade)
+		return;
+	hooks_install();
+	if (!reuse_sync_enabled)
 		return;
 
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = on_shmem_request;
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = on_shmem_startup;
-	hooks_install();
 	launcher_register();
 }

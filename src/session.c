@@ -45,7 +45,7 @@ session_lock_subscription(Oid subid)
 }
 
 Session *
-session_open(Oid subid)
+session_open(Oid subid, bool enabled)
 {
 	static bool registered = false;
 	MemoryContext context;
@@ -68,7 +68,8 @@ session_open(Oid subid)
 	subscription_changed = false;
 	MemoryContextSwitchTo(context);
 	sub = GetSubscription(subid, true);
-	if (sub != NULL && sub->enabled && sub->dbid == MyDatabaseId &&
+	if (sub != NULL && sub->enabled == enabled &&
+		sub->dbid == MyDatabaseId &&
 		sub->owner == GetUserId() &&
 		pool_join_subscription(subid,
 							   reuse_sync_max_workers_per_subscription))
@@ -184,7 +185,8 @@ session_is_current(Session *session, bool always)
 	subscription_changed = false;
 
 	sub = GetSubscription(old->oid, true);
-	same = sub != NULL && sub->enabled && sub->dbid == old->dbid &&
+	same = sub != NULL && sub->enabled == old->enabled &&
+		sub->dbid == old->dbid &&
 		sub->owner == old->owner &&
 		strcmp(sub->conninfo, old->conninfo) == 0 &&
 		sub->binary == old->binary &&

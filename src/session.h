@@ -37,10 +37,10 @@ typedef struct Session
 
 /*
  * Load the subscription and make it this process's; null if it is not there,
- * not enabled, not this database's, or has all the workers it may have.
- * Starts a transaction of its own.
+ * not enabled (or not disabled), not this database's, or has all the workers
+ * it may have.  Starts a transaction of its own.
  */
-extern Session *session_open(Oid subid);
+extern Session *session_open(Oid subid, bool enabled);
 
 /*
  * Lock a subscription against ALTER and DROP, until the end of the
@@ -69,7 +69,7 @@ extern void session_renew(Session *session);
 
 /*
  * Is the subscription still what was loaded, as far as what is done for it
- * depends on that: enabled, connection, publications, options, owner?  To be
+ * depends on that: enabled or not, connection, publications, options, owner?  To be
  * called in a transaction; reads the catalog only after an invalidation
  * unless 'always'.
  */

@@ -179,9 +179,9 @@ work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 	return tables;
 }
 
-/* The enabled subscriptions of this database and owner. */
+/* The subscriptions of this database and owner that are enabled, or not. */
 static List *
-my_subscriptions(void)
+my_subscriptions(bool enabled)
 {
 	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
@@ -193,12 +193,25 @@ my_subscriptions(void)
 	{
 		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
 
-		if (form->subdbid == MyDatabaseId && form->subenabled &&
+		if (form->subdbid == MyDatabaseId && form->subenabled == enabled &&
 			form->subowner == GetUserId())
 			result = lappend_oid(result, form->oid);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
+	return result;
+}
+
+List *
+work_list_disabled(MemoryContext context)
+{
+	List	   *result;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	result = my_subscriptions(false);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
 	return result;
 }
 
@@ -209,7 +222,7 @@ work_list_another_waits(Oid current)
 	ListCell   *lc;
 
 	StartTransactionCommand();
-	foreach(lc, catalog_hold() ? my_subscriptions() : NIL)
+	foreach(lc, catalog_hold() ? my_subscriptions(true) : NIL)
 	{
 		Oid			subid = lfirst_oid(lc);
 		TimestampTz ignored = 0;
@@ -237,7 +250,7 @@ work_list_look(Oid last, bool anothers_turn)
 	StartTransactionCommand();
 	work->gone = !catalog_hold();
 	MemoryContextSwitchTo(caller);
-	subscriptions = work->gone ? NIL : my_subscriptions();
+	subscriptions = work->gone ? NIL : my_subscriptions(true);
 	work->nobody = (subscriptions == NIL);
 	foreach(lc, subscriptions)
 	{

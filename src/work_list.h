@@ -43,6 +43,9 @@ typedef struct WorkList
  */
 extern WorkList *work_list_look(Oid last, bool anothers_turn);
 
+/* The disabled ones of the same; palloc'd in 'context'. */
+extern List *work_list_disabled(MemoryContext context);
+
 /* Has another subscription tables to synchronize, and no worker at all? */
 extern bool work_list_another_waits(Oid current);
 

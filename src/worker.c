@@ -65,6 +65,7 @@
 #include "handover.h"
 #include "lease.h"
 #include "pool.h"
+#include "set_back.h"
 #include "settings.h"
 #include "staged.h"
 #include "testing.h"
@@ -659,7 +660,7 @@ serve_subscription(const WorkList *work)
 {
 	Step		nothing = {NULL, NULL};
 
-	session = session_open(work->subid);
+	session = session_open(work->subid, true);
 	if (session == NULL)
 		return;
 	tenure_start = GetCurrentTimestamp();
@@ -769,6 +770,8 @@ work_loop(void)
 		MemoryContextSwitchTo(serving_context);
 
 		pool_begin_look();
+		if (pool_is_draining(MyDatabaseId))
+			set_back_disabled();
 		work = work_list_look(last_served, anothers_turn);
 		if (work->gone)
 		{

@@ -415,9 +415,13 @@ wait_states($sub, 'gone',
 rows_ok($pub, $sub, 'stays', 'table gone on the publisher: another is copied');
 log_names_ok('goes', qr/not found on publisher|does not exist on the publisher/,
 	'table gone on the publisher: table and cause logged', $log_start);
-$pub->safe_psql('postgres', q{CREATE TABLE goes (a int PRIMARY KEY);
+
+# At once: rows of a table that is not published are nobody's.
+$pub->safe_psql('postgres', q{BEGIN;
+	CREATE TABLE goes (a int PRIMARY KEY);
 	INSERT INTO goes VALUES (2);
-	ALTER PUBLICATION gone_pub ADD TABLE goes});
+	ALTER PUBLICATION gone_pub ADD TABLE goes;
+	COMMIT});
 wait_ready($sub, 'gone');
 rows_ok($pub, $sub, 'goes', 'table back on the publisher, copied');
 $pub->safe_psql('postgres', 'INSERT INTO goes VALUES (3)');
