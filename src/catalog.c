@@ -306,14 +306,12 @@ catalog_slot_name(Oid subid, int64 slot_id, NameData *slot_name)
 	namestrcpy(slot_name, name);
 }
 
-int64
-catalog_add_slot(Oid subid, NameData *slot_name)
+static void
+insert_slot(Oid subid, int64 slot_id, const NameData *slot_name)
 {
-	int64		slot_id = next_slot_id(subid);
 	Relation	rel;
 	Row			row = {0};
 
-	catalog_slot_name(subid, slot_id, slot_name);
 	rel = catalog_open("slot_catalog", RowExclusiveLock);
 	memset(row.nulls, true, sizeof(row.nulls));
 	row_set(&row, SLOT_dbid, ObjectIdGetDatum(MyDatabaseId));
@@ -326,6 +324,36 @@ catalog_add_slot(Oid subid, NameData *slot_name)
 	row_set(&row, SLOT_tables_synced, Int64GetDatum(0));
 	put_row(rel, NULL, &row);
 	table_close(rel, RowExclusiveLock);
+}
+
+int64
+catalog_add_slot(Oid subid, NameData *slot_name)
+{
+	int64		slot_id = next_slot_id(subid);
+
+	catalog_slot_name(subid, slot_id, slot_name);
+	insert_slot(subid, slot_id, slot_name);
+	return slot_id;
+}
+
+int64
+catalog_adopt_slot(Oid subid, const NameData *slot_name, Oid relid,
+				   const PublisherIdentity *publisher)
+{
+	int64		slot_id;
+	ListCell   *lc;
+
+	foreach(lc, catalog_slots(subid))
+	{
+		SlotRow    *slot = lfirst(lc);
+
+		if (strcmp(NameStr(slot->slot_name), NameStr(*slot_name)) == 0)
+			return slot->slot_id;
+	}
+	slot_id = next_slot_id(subid);
+	insert_slot(subid, slot_id, slot_name);
+	catalog_slot_created(subid, slot_id, publisher);
+	catalog_set_slot(subid, slot_id, SLOT_LINKED, relid);
 	return slot_id;
 }
 

@@ -105,6 +105,14 @@ extern void catalog_slot_name(Oid subid, int64 slot_id,
  * 4).  Takes SHARE ROW EXCLUSIVE on slot_number.
  */
 extern int64 catalog_add_slot(Oid subid, NameData *slot_name);
+
+/*
+ * The same for a slot of the server's own worker, which is taken over with its
+ * table; returns the number of the row there is if there is one.
+ */
+extern int64 catalog_adopt_slot(Oid subid, const NameData *slot_name,
+								Oid relid,
+								const PublisherIdentity *publisher);
 extern void catalog_slot_created(Oid subid, int64 slot_id,
 								 const PublisherIdentity *publisher);
 extern void catalog_set_slot(Oid subid, int64 slot_id, SlotState state,

@@ -33,9 +33,6 @@
 #include "staged.h"
 #include "target.h"
 
-/* How often the same shortage is reported, ms. */
-#define SHORTAGE_REPORT_INTERVAL	60000
-
 TimestampTz
 failure_retry_time(int attempts)
 {
@@ -262,20 +259,26 @@ failure_record_shortage(Session *session, const ErrorData *edata)
 void
 failure_report_shortage(Session *session, const ErrorData *edata)
 {
-	static int	last_sqlerrcode = 0;
-	static TimestampTz last_report = 0;
-	TimestampTz now = GetCurrentTimestamp();
-	bool		again = edata->sqlerrcode == last_sqlerrcode &&
-	!TimestampDifferenceExceeds(last_report, now, SHORTAGE_REPORT_INTERVAL);
+	bool		report = pool_note_problem(session->sub->oid,
+										   edata->sqlerrcode, edata->message);
 
-	ereport(again ? DEBUG1 : LOG,
+	ereport(report ? LOG : DEBUG1,
 			errcode(edata->sqlerrcode),
 			errmsg("reuse_sync worker puts off subscription \"%s\": %s",
 				   session->sub->name, edata->message),
 			edata->hint ? errhint("%s", edata->hint) : 0);
-	if (!again)
-	{
-		last_sqlerrcode = edata->sqlerrcode;
-		last_report = now;
-	}
+}
+
+/*
+ * Of several workers that are short of the same thing one is to get all it
+ * needs: they come back one by one, in the order of their places.
+ */
+TimestampTz
+failure_shortage_over(void)
+{
+	int64		wait = (int64) wal_retrieve_retry_interval *
+	(1 + pool_rank_in_subscription());
+
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+									   Max(wait, 1));
 }

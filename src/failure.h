@@ -46,8 +46,11 @@ extern void failure_put_off(Session *session, Oid relid);
  */
 extern void failure_forget_waits(Oid subid);
 
-/* Say what a subscription waits for, but not again and again. */
+/* Keep and say what a subscription waits for, but not again and again. */
 extern void failure_report_shortage(Session *session,
 									const ErrorData *edata);
+
+/* When to look at it again. */
+extern TimestampTz failure_shortage_over(void);
 
 #endif							/* REUSE_SYNC_FAILURE_H */

@@ -164,7 +164,7 @@ at_commit_while_off(XactEvent event, void *arg)
 		return;
 	reported = true;
 	if (is_apply_worker())
-		left_behind_report(MySubscription);
+		left_behind_report(MyLogicalRepWorker->subid);
 }
 
 static void

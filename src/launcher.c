@@ -54,6 +54,7 @@
 #include "launcher.h"
 #include "pool.h"
 #include "settings.h"
+#include "testing.h"
 #include "worker.h"
 
 /* How long the only worker of a group may serve while others wait, in ms. */
@@ -332,6 +333,13 @@ take_reports(void)
 		{
 			group->pending = copy.pending;
 			group->due = copy.next_look;
+		}
+		else if (copy.looked && !copy.finished &&
+				 copy.phase != PHASE_IDLE && guard_is_on("hint"))
+		{
+			/* It may be at work for long before it looks again. */
+			group->pending = copy.pending;
+			make_due(group);
 		}
 		/* It was asked to leave, or died: what it had to do is still there. */
 		if (copy.finished && (copy.hinted || copy.leave))

@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
@@ -44,7 +45,7 @@ half_done_tables(Oid subid, StringInfo names)
 
 		if (rel->state != SUBREL_STATE_FINISHEDCOPY || relname == NULL ||
 			!catalog_get_progress(subid, rel->relid, &progress) ||
-			progress.slot_id == 0)
+			progress.slot_id == 0 || progress.snapshot == NULL)
 			continue;
 		if (n < MOST_NAMES)
 			appendStringInfo(names, "%s%s", n > 0 ? ", " : "",
@@ -58,13 +59,14 @@ half_done_tables(Oid subid, StringInfo names)
 }
 
 void
-left_behind_report(const Subscription *sub)
+left_behind_report(Oid subid)
 {
+	Subscription *sub = GetSubscription(subid, true);
 	StringInfoData names;
 	int			ntables;
 	int			nslots;
 
-	if (!catalog_exists(0))
+	if (sub == NULL || !catalog_exists(0))
 		return;
 	initStringInfo(&names);
 	ntables = half_done_tables(sub->oid, &names);

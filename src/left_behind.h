@@ -13,13 +13,11 @@
 #ifndef REUSE_SYNC_LEFT_BEHIND_H
 #define REUSE_SYNC_LEFT_BEHIND_H
 
-#include "catalog/pg_subscription.h"
-
 /*
  * With reuse_sync.enabled off, in an apply worker's transaction: warn of
  * tables of its subscription that the server's own workers cannot finish, and
  * of slots that nobody drops.
  */
-extern void left_behind_report(const Subscription *sub);
+extern void left_behind_report(Oid subid);
 
 #endif							/* REUSE_SYNC_LEFT_BEHIND_H */

@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/logicallauncher.h"
@@ -28,6 +29,10 @@
 
 #define MAX_HINTS		64
 #define MAX_DRAINING	64
+#define MAX_PROBLEMS	64
+
+/* How often the same problem of a subscription is reported, ms. */
+#define REPORT_INTERVAL	600000
 
 typedef struct PoolHint
 {
@@ -50,6 +55,8 @@ typedef struct PoolShared
 
 	int			ndraining;
 	Oid			draining[MAX_DRAINING];
+
+	PoolProblem problems[MAX_PROBLEMS];
 
 	int			napply;
 	ApplyWorkerEntry *apply;	/* max_logical_replication_workers of them */
@@ -366,8 +373,30 @@ pool_set_slot(int64 slot_id, const char *slot_name)
 	pool_lock(true);
 	MyPoolWorker->slot_id = slot_id;
 	namestrcpy(&MyPoolWorker->slot_name, slot_name);
+	MyPoolWorker->restart_lsn = InvalidXLogRecPtr;
+	MyPoolWorker->snapshot_xmin = 0;
 	pool_unlock();
 	ConditionVariableBroadcast(&Pool->changed);
+}
+
+void
+pool_note_slot(XLogRecPtr restart_lsn, TransactionId catalog_xmin,
+			   XLogRecPtr publisher_lsn)
+{
+	pool_lock(true);
+	MyPoolWorker->restart_lsn = restart_lsn;
+	MyPoolWorker->catalog_xmin = catalog_xmin;
+	MyPoolWorker->publisher_lsn = publisher_lsn;
+	MyPoolWorker->slot_noted = GetCurrentTimestamp();
+	pool_unlock();
+}
+
+void
+pool_note_snapshot(uint64 xmin)
+{
+	pool_lock(true);
+	MyPoolWorker->snapshot_xmin = xmin;
+	pool_unlock();
 }
 
 /* Caller holds the lock. */
@@ -494,6 +523,87 @@ pool_count_tables(int n)
 	pool_lock(true);
 	MyPoolWorker->tables_synced += n;
 	pool_unlock();
+}
+
+/* --- problems of subscriptions --- */
+
+bool
+pool_note_problem(Oid subid, int sqlstate, const char *message)
+{
+	PoolProblem *entry = &Pool->problems[0];
+	TimestampTz now = GetCurrentTimestamp();
+	bool		report;
+
+	/* In the place of the same one, or of the oldest. */
+	pool_lock(true);
+	for (int i = 0; i < MAX_PROBLEMS; i++)
+	{
+		PoolProblem *other = &Pool->problems[i];
+
+		if (other->subid == subid && other->sqlstate == sqlstate)
+		{
+			entry = other;
+			break;
+		}
+		if (other->noted < entry->noted)
+			entry = other;
+	}
+	if (entry->subid != subid || entry->sqlstate != sqlstate)
+		memset(entry, 0, sizeof(PoolProblem));
+	report = entry->reported == 0 ||
+		TimestampDifferenceExceeds(entry->reported, now, REPORT_INTERVAL);
+	entry->subid = subid;
+	entry->sqlstate = sqlstate;
+	entry->over = false;
+	entry->noted = now;
+	if (report)
+		entry->reported = now;
+	memset(entry->message, 0, sizeof(entry->message));
+	memcpy(entry->message, message,
+		   pg_mbcliplen(message, strlen(message),
+						sizeof(entry->message) - 1));
+	pool_unlock();
+	return report;
+}
+
+void
+pool_end_problems(Oid subid, int sqlstate)
+{
+	pool_lock(true);
+	for (int i = 0; i < MAX_PROBLEMS; i++)
+	{
+		PoolProblem *entry = &Pool->problems[i];
+
+		if (entry->subid == subid &&
+			(sqlstate == 0 || entry->sqlstate == sqlstate))
+			entry->over = true;
+	}
+	pool_unlock();
+}
+
+bool
+pool_get_problem(int index, PoolProblem *problem)
+{
+	if (index >= MAX_PROBLEMS)
+		return false;
+	pool_lock(false);
+	*problem = Pool->problems[index];
+	pool_unlock();
+	return true;
+}
+
+int
+pool_rank_in_subscription(void)
+{
+	int			rank = 0;
+
+	pool_lock(false);
+	for (PoolWorker *w = Pool->workers; w < MyPoolWorker; w++)
+		if (w->in_use && !w->finished && w->type == POOL_WORKER &&
+			w->subid == MyPoolWorker->subid)
+			rank++;
+	pool_unlock();
+	return rank;
 }
 
 /* --- hints to the launcher --- */

@@ -17,6 +17,8 @@
 #ifndef REUSE_SYNC_POOL_H
 #define REUSE_SYNC_POOL_H
 
+#include "access/transam.h"
+#include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
 #include "storage/latch.h"
 
@@ -71,6 +73,11 @@ typedef struct PoolWorker
 	int64		tables_synced;
 	int64		bytes_copied;	/* of the current unit */
 	int64		bytes_total;	/* as the publisher has it, -1: not known */
+	XLogRecPtr	restart_lsn;	/* of its slot, 0: not known */
+	TransactionId catalog_xmin;
+	XLogRecPtr	publisher_lsn;	/* the publisher's WAL ended there */
+	TimestampTz slot_noted;		/* when that was so */
+	uint64		snapshot_xmin;	/* of its transaction there, 0: none */
 	TimestampTz unit_start;
 	TimestampTz backend_start;
 	TimestampTz state_change;
@@ -110,6 +117,20 @@ extern void pool_shmem_startup(void);
 
 /* Is there a pool?  Not if the library is switched off, or not preloaded. */
 extern bool pool_exists(void);
+
+/*
+ * Why a subscription gets no further: what its workers have met before they
+ * could touch a table.
+ */
+typedef struct PoolProblem
+{
+	Oid			subid;			/* InvalidOid: none */
+	int			sqlstate;
+	bool		over;			/* kept to know what has been reported */
+	TimestampTz noted;
+	TimestampTz reported;
+	char		message[512];
+} PoolProblem;
 
 /* --- life of a process of the pool --- */
 
@@ -161,6 +182,32 @@ extern void pool_report_look(int pending, TimestampTz next_look);
 extern void pool_count_bytes(int64 bytes);
 extern void pool_set_bytes_total(int64 bytes);
 extern void pool_count_tables(int n);
+
+/*
+ * What the publisher has said of this process's slot, and of the snapshot that
+ * it holds there (0: none any more).
+ */
+extern void pool_note_slot(XLogRecPtr restart_lsn,
+						   TransactionId catalog_xmin,
+						   XLogRecPtr publisher_lsn);
+extern void pool_note_snapshot(uint64 xmin);
+
+/* --- problems of subscriptions --- */
+
+/*
+ * Keep a problem; true if it is to be reported, since it has not been for
+ * long, by whichever process.
+ */
+extern bool pool_note_problem(Oid subid, int sqlstate, const char *message);
+
+/* A problem that has been noted of a subscription is over; or, with 0, all. */
+extern void pool_end_problems(Oid subid, int sqlstate);
+
+/* One of them, by number, copied; false if there are no more. */
+extern bool pool_get_problem(int index, PoolProblem *problem);
+
+/* How many others serve the same subscription in a place before ours? */
+extern int	pool_rank_in_subscription(void);
 
 /* --- hints to the launcher --- */
 

@@ -99,6 +99,7 @@ session_connect(Session *session)
 	session->sql = publisher_connect(session->sub->conninfo, false,
 									 compat_must_use_password(session->sub),
 									 EXTENSION_NAME);
+	pool_end_problems(session->sub->oid, ERRCODE_CONNECTION_FAILURE);
 
 	/* C4: a snapshot of a standby does not say which transactions run. */
 	if (publisher_identity(session->sql)->in_recovery)
@@ -151,6 +152,7 @@ session_disconnect(Session *session)
 	session->sql = NULL;
 	publisher_disconnect(sql);
 	session_release_lock(session);
+	pool_note_snapshot(0);
 }
 
 void

@@ -20,7 +20,6 @@
 #include "access/xact.h"
 #include "catalog/pg_subscription_rel.h"
 #include "miscadmin.h"
-#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
@@ -76,6 +75,31 @@ keep_error(Oid subid, Oid relid, const ErrorData *edata)
 	CommitTransactionCommand();
 }
 
+/*
+ * A table that the server's own worker has half done, and one of ours has
+ * taken over, goes back as it is: with its slot.
+ */
+static bool
+give_back_table(Session *session, Oid relid)
+{
+	Oid			subid = session->sub->oid;
+	TableProgress progress;
+	bool		theirs;
+
+	StartTransactionCommand();
+	theirs = catalog_hold() &&
+		catalog_get_progress(subid, relid, &progress) &&
+		progress.slot_id != 0 && progress.snapshot == NULL;
+	if (theirs)
+	{
+		catalog_remove_slot(subid, progress.slot_id);
+		progress.slot_id = 0;
+		catalog_put_progress(subid, relid, &progress);
+	}
+	CommitTransactionCommand();
+	return theirs;
+}
+
 static void
 set_back_table(Session *session, Oid relid)
 {
@@ -86,7 +110,8 @@ set_back_table(Session *session, Oid relid)
 		return;
 	PG_TRY();
 	{
-		staged_set_back(session, relid);
+		if (!give_back_table(session, relid))
+			staged_set_back(session, relid);
 	}
 	PG_CATCH();
 	{

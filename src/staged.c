@@ -60,7 +60,7 @@ resume_from(Unit *unit, const TableProgress *progress, bool *ours)
 	SlotRow		row;
 	char	   *reason = NULL;
 
-	*ours = progress->slot_id != 0 &&
+	*ours = progress->slot_id != 0 && progress->snapshot != NULL &&
 		TransactionIdEquals(progress->copy_xid, table->claim_xmin);
 	if (*ours)
 	{
@@ -85,6 +85,31 @@ resume_from(Unit *unit, const TableProgress *progress, bool *ours)
 	if (reason == NULL && XLogRecPtrIsInvalid(unit->position))
 		reason = "its replication origin has no position";
 	return reason;
+}
+
+/*
+ * Take over the slot of the server's own worker: whatever comes, it is not to
+ * be lost sight of before it is gone.
+ */
+static void
+adopt_slot(Unit *unit)
+{
+	UnitTable  *table = &unit->tables[0];
+	Oid			subid = unit->session->sub->oid;
+	MemoryContext caller = CurrentMemoryContext;
+	TableProgress progress;
+
+	StartTransactionCommand();
+	unit_lock_claim(unit, true);
+	unit->slot_id = catalog_adopt_slot(subid, &unit->slot_name, table->relid,
+									   publisher_identity(unit->session->sql));
+	catalog_get_progress(subid, table->relid, &progress);
+	progress.slot_id = unit->slot_id;
+	progress.copy_xid = InvalidTransactionId;
+	progress.snapshot = NULL;
+	catalog_put_progress(subid, table->relid, &progress);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
 }
 
 bool
@@ -121,9 +146,10 @@ staged_resume(Unit *unit)
 		slot_can_start(unit->session, NameStr(unit->slot_name),
 					   unit->position, &reason))
 	{
+		if (!ours)
+			adopt_slot(unit);
 		/* No other worker takes it for an orphan while we finish. */
-		if (unit->slot_id == 0 ||
-			pool_claim_orphan(unit->session->sub->oid, unit->slot_id,
+		if (pool_claim_orphan(unit->session->sub->oid, unit->slot_id,
 							  NameStr(unit->slot_name)))
 		{
 			test_point(POINT_resumed, table->relname);

@@ -50,24 +50,49 @@ register_slot(SyncSlot *slot)
 	test_point(POINT_register_slot, "");
 	StartTransactionCommand();
 	slot->id = catalog_add_slot(slot->subid, &slot->name);
-	slot->origin = replorigin_create(NameStr(slot->name));
 	pool_set_slot(slot->id, NameStr(slot->name));
 	CommitTransactionCommand();
 	test_point(POINT_slot_numbered, NameStr(slot->name));
 	if (guard_is_on("number_flush"))
 		XLogFlush(XactLastCommitEnd);
 
-	/*
-	 * DROP EXTENSION may have come before the commit: then this throws.  So it
-	 * does if the server has no entry for another origin.
-	 */
+	/* DROP EXTENSION may have come before the commit: then this throws. */
 	StartTransactionCommand();
 	(void) catalog_get_slot(slot->subid, slot->id, &row);
-	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
-	replorigin_advance(slot->origin, InvalidXLogRecPtr, InvalidXLogRecPtr,
-					   true /* go backward */ , false /* WAL log */ );
 	CommitTransactionCommand();
 	test_point(POINT_slot_registered, NameStr(slot->name));
+}
+
+void
+slot_take_origin(SyncSlot *slot)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	if (slot->origin != InvalidRepOriginId)
+		return;
+	StartTransactionCommand();
+	slot->origin = replorigin_by_name(NameStr(slot->name), true);
+	if (slot->origin == InvalidRepOriginId)
+		slot->origin = replorigin_create(NameStr(slot->name));
+	CommitTransactionCommand();
+
+	/* Its entry, which knows no rollback, in a transaction of its own. */
+	StartTransactionCommand();
+	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
+	PG_TRY();
+	{
+		replorigin_advance(slot->origin, InvalidXLogRecPtr,
+						   InvalidXLogRecPtr, true /* go backward */ ,
+						   false /* WAL log */ );
+	}
+	PG_CATCH();
+	{
+		slot->origin = InvalidRepOriginId;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
 }
 
 /*
@@ -216,6 +241,7 @@ slot_create(Session *session, const Oid *eligible, int neligible)
 			CHECK_FOR_INTERRUPTS();
 		}
 		test_point(POINT_slot_created, NameStr(slot->name));
+		pool_end_problems(slot->subid, 0);
 
 		StartTransactionCommand();
 		catalog_slot_created(slot->subid, slot->id, &slot->made_on);
@@ -245,6 +271,18 @@ slot_may_serve(const SyncSlot *slot, Oid relid)
 				   compare_oids) != NULL;
 }
 
+void
+slot_note(const PublisherResult *res, int col)
+{
+	const char *xmin = publisher_value(res, 0, col + 1);
+
+	if (publisher_value(res, 0, col) != NULL)
+		pool_note_slot(session_parse_lsn(publisher_value(res, 0, col)),
+					   xmin ? (TransactionId) strtoul(xmin, NULL, 10) :
+					   InvalidTransactionId,
+					   session_parse_lsn(publisher_value(res, 0, col + 2)));
+}
+
 bool
 slot_can_start(Session *session, const char *slot_name, XLogRecPtr position,
 			   char **reason)
@@ -252,7 +290,9 @@ slot_can_start(Session *session, const char *slot_name, XLogRecPtr position,
 	PublisherResult *res;
 
 	res = publisher_query(session->sql,
-						  psprintf("SELECT confirmed_flush_lsn, coalesce(wal_status, '')"
+						  psprintf("SELECT confirmed_flush_lsn, coalesce(wal_status, ''),"
+								   " restart_lsn, catalog_xmin,"
+								   " pg_catalog.pg_current_wal_insert_lsn()"
 								   " FROM pg_catalog.pg_replication_slots"
 								   " WHERE slot_name = %s",
 								   publisher_literal(session->sql,
@@ -266,7 +306,10 @@ slot_can_start(Session *session, const char *slot_name, XLogRecPtr position,
 			  session_parse_lsn(publisher_value(res, 0, 0)) > position))
 		*reason = "it has been confirmed beyond what was applied";
 	else
+	{
+		slot_note(res, 2);
 		return true;
+	}
 	return false;
 }
 
@@ -309,9 +352,8 @@ slot_forget(Oid subid, int64 slot_id, const char *slot_name)
 	catalog_write_counters();
 }
 
-/* Forget a slot that is gone, or keep the reason why it is not. */
-static bool
-record_drop(Oid subid, int64 slot_id, const char *slot_name, bool gone,
+bool
+slot_record_drop(Oid subid, int64 slot_id, const char *slot_name, bool gone,
 			const char *message)
 {
 	MemoryContext caller = CurrentMemoryContext;
@@ -341,7 +383,7 @@ slot_drop(Session *session, SyncSlot *slot)
 		gone = slot_drop_by_name(session->sql, NameStr(slot->name),
 								 &message);
 		test_point(POINT_slot_dropped, NameStr(slot->name));
-		record_drop(slot->subid, slot->id, NameStr(slot->name), gone,
+		slot_record_drop(slot->subid, slot->id, NameStr(slot->name), gone,
 					message);
 		test_point(POINT_slot_forgotten, NameStr(slot->name));
 		if (!gone)
@@ -490,7 +532,7 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 		test_point(POINT_orphan_drop, NameStr(slot->slot_name));
 		gone = slot_drop_orphan_by_name(conn, slot, &message);
 		test_point(POINT_orphan_dropped, NameStr(slot->slot_name));
-		record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
+		slot_record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
 					gone, message);
 		test_point(POINT_orphan_forgotten, NameStr(slot->slot_name));
 		if (!gone)
@@ -557,7 +599,7 @@ drop_abandoned_slot(const AbandonedSlot *slot)
 			lease_is_free(conn, slot->main_slot, &reason))
 			gone = drop_orphan(conn, slot->row);
 		else
-			record_drop(slot->row->subid, slot->row->slot_id,
+			slot_record_drop(slot->row->subid, slot->row->slot_id,
 						NameStr(slot->row->slot_name), false, reason);
 	}
 	PG_FINALLY();
@@ -592,7 +634,7 @@ try_to_drop_abandoned_slot(const AbandonedSlot *slot)
 		AbortOutOfAnyTransaction();
 		MemoryContextSwitchTo(context);
 		pool_release_orphan();
-		record_drop(slot->row->subid, slot->row->slot_id,
+		slot_record_drop(slot->row->subid, slot->row->slot_id,
 					NameStr(slot->row->slot_name), false, edata->message);
 	}
 	PG_END_TRY();

@@ -36,7 +36,7 @@ typedef struct SyncSlot
 	DeliveredXids delivered;	/* C1 b */
 	int			neligible;		/* tables pending at its creation, sorted, C2 */
 	Oid		   *eligible;
-	RepOriginId origin;			/* named as the slot, for express units */
+	RepOriginId origin;			/* named as the slot; see slot_take_origin */
 	XLogRecPtr	position;		/* the next unit's changes start here */
 	int64		units;			/* served so far */
 	Publisher  *conn;			/* it was created over; a stream takes it */
@@ -51,6 +51,13 @@ typedef struct SyncSlot
 extern SyncSlot *slot_create(Session *session, const Oid *eligible,
 							 int neligible);
 
+/*
+ * Have the slot's origin, which express units need, and one of the server's
+ * few entries for it; a staged unit has the table's.  Throws if there is none
+ * left.  No transaction may be open.
+ */
+extern void slot_take_origin(SyncSlot *slot);
+
 /* C2: was this table pending when the slot was created? */
 extern bool slot_may_serve(const SyncSlot *slot, Oid relid);
 
@@ -60,6 +67,12 @@ extern bool slot_may_serve(const SyncSlot *slot, Oid relid);
  */
 extern bool slot_can_start(Session *session, const char *slot_name,
 						   XLogRecPtr position, char **reason);
+
+/*
+ * Note for the views where a slot stands, from three columns of a result:
+ * restart_lsn, catalog_xmin, and the end of the publisher's WAL.
+ */
+extern void slot_note(const PublisherResult *res, int col);
 
 /* C2: fingerprint of the publications, as the open transaction sees them. */
 extern char *slot_fingerprint(Session *session, Publisher *conn);
@@ -99,6 +112,13 @@ extern bool slot_is_linked(const SlotRow *slot);
  */
 extern bool slot_drop_orphan_by_name(Publisher *conn, const SlotRow *slot,
 									 char **message);
+
+/*
+ * In a transaction of its own: forget a slot that is gone, or keep the reason
+ * why it is not.  Returns 'gone'.
+ */
+extern bool slot_record_drop(Oid subid, int64 slot_id, const char *slot_name,
+							 bool gone, const char *message);
 
 /*
  * Drop the orphans of the session's subscription: slots that no live worker

@@ -33,12 +33,13 @@
  * process of the pool.
  */
 #define TEST_POINTS(POINT) \
+	POINT(looked, both, "a look has found work, which is not reported") \
 	POINT(connected, both, "connected to the publisher") \
 	POINT(planned, both, "tables put into batches") \
 	POINT(claimed, both, "tables claimed in shared memory") \
 	POINT(register_slot, both, "a slot is about to be numbered") \
 	POINT(slot_numbered, both, "its row is committed, not flushed") \
-	POINT(slot_registered, both, "its row is on disk, and its origin has an entry") \
+	POINT(slot_registered, both, "its row is on disk") \
 	POINT(slot_made, both, "the publisher has made it, in an open transaction") \
 	POINT(slot_created, both, "that transaction is over, the row says 'creating'") \
 	POINT(slot_recorded, both, "the row says 'created'") \

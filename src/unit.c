@@ -528,10 +528,17 @@ unit_take_snapshot(Unit *unit)
 
 	test_point(POINT_tables_locked, unit->tables[0].relname);
 
-	/* The function is called after the snapshot has been taken. */
+	/* The functions are called after the snapshot has been taken. */
 	res = publisher_query(conn,
-						  "SELECT pg_catalog.pg_current_snapshot(),"
-						  " pg_catalog.pg_current_wal_insert_lsn()");
+						  psprintf("SELECT pg_catalog.pg_current_snapshot(),"
+								   " pg_catalog.pg_current_wal_insert_lsn(),"
+								   " s.restart_lsn, s.catalog_xmin,"
+								   " pg_catalog.pg_current_wal_insert_lsn()"
+								   " FROM (VALUES (1)) one LEFT JOIN"
+								   " pg_catalog.pg_replication_slots s"
+								   " ON s.slot_name = %s",
+								   publisher_literal(conn,
+													 NameStr(slot->name))));
 	if (res->nrows != 1)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -541,6 +548,8 @@ unit_take_snapshot(Unit *unit)
 	MemoryContextSwitchTo(caller);
 	unit->filter_end = session_parse_lsn(publisher_value(res, 0, 1));
 	unit->position = slot->position;
+	slot_note(res, 2);
+	pool_note_snapshot(unit->snapshot->xmin);
 	test_point(POINT_snapshot_taken, unit->tables[0].relname);
 
 	if ((guard_is_on("c1a") &&
@@ -559,6 +568,7 @@ unit_take_snapshot(Unit *unit)
 	{
 		publisher_command(conn, "ROLLBACK");
 		session_release_lock(unit->session);
+		pool_note_snapshot(0);
 	}
 	return verdict;
 }
@@ -658,5 +668,6 @@ unit_copy_tables(Unit *unit)
 	MemoryContextDelete(context);
 	publisher_command(unit->session->sql, "COMMIT");
 	session_release_lock(unit->session);
+	pool_note_snapshot(0);
 	test_point(POINT_copy_done, unit->tables[0].relname);
 }

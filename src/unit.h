@@ -60,7 +60,7 @@ typedef struct Unit
 
 	/* The slot it streams from: the worker's own, or one only it may use. */
 	SyncSlot   *slot;			/* null if adopted */
-	int64		slot_id;		/* 0: a slot of the server's own worker */
+	int64		slot_id;		/* its number in the catalog */
 	NameData	slot_name;
 	DeliveredXids *delivered;	/* the worker's slot's; null if adopted */
 

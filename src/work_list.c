@@ -262,9 +262,15 @@ work_list_look(Oid last, bool anothers_turn)
 		work->next_look = sooner(work->next_look, until);
 		if (until != 0)
 			continue;
-		if (!lease_is_held(subid, &work->next_look))
-			continue;
 		tables = work_list_tables(subid, caller, &work->next_look);
+		if (!lease_is_held(subid, &work->next_look))
+		{
+			if (tables != NIL)
+				(void) pool_note_problem(subid, ERRCODE_OBJECT_IN_USE,
+										 "the subscription's apply worker does not stream from its replication slot");
+			continue;
+		}
+		pool_end_problems(subid, tables == NIL ? 0 : ERRCODE_OBJECT_IN_USE);
 		if (workers >= reuse_sync_max_workers_per_subscription ||
 			(tables == NIL && !orphans_due(subid, &work->next_look)))
 			continue;

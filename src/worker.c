@@ -120,7 +120,7 @@ drop_own_slot(void)
  * slot waits for it.
  */
 static void
-take_fitting_snapshot(const BatchPlan *plan)
+take_fitting_snapshot(const BatchPlan *plan, bool is_express)
 {
 	TimestampTz start = GetCurrentTimestamp();
 
@@ -137,6 +137,8 @@ take_fitting_snapshot(const BatchPlan *plan)
 			slot = slot_create(session, pending, n);
 			start = GetCurrentTimestamp();
 		}
+		if (is_express)
+			slot_take_origin(slot);
 		unit_use_slot(unit, slot);
 		pool_set_phase(PHASE_WAITING_FOR_SNAPSHOT);
 		test_point(POINT_snapshot, unit->tables[0].relname);
@@ -164,7 +166,7 @@ synchronize_express(const BatchPlan *plan)
 {
 	PoolCounters before;
 
-	take_fitting_snapshot(plan);
+	take_fitting_snapshot(plan, true);
 	before = Counters;
 	PG_TRY();
 	{
@@ -213,7 +215,7 @@ synchronize_staged(const BatchPlan *plan)
 		!staged_resume(unit))
 	{
 		staged_announce(unit);
-		take_fitting_snapshot(plan);
+		take_fitting_snapshot(plan, false);
 		staged_copy(unit);
 		test_point(POINT_copied, unit->tables[0].relname);
 	}
@@ -228,24 +230,20 @@ static void
 drop_adopted_slot(void)
 {
 	char	   *message;
+	bool		gone;
 
 	pool_set_phase(PHASE_DROPPING_SLOTS);
 	test_point(POINT_adopted_drop, unit->tables[0].relname);
 	stream_end(adopted);
 	stream_close(adopted);
 	adopted = NULL;
-	if (slot_drop_by_name(session->sql, NameStr(unit->slot_name), &message))
-	{
+	gone = slot_drop_by_name(session->sql, NameStr(unit->slot_name),
+							 &message);
+	if (gone)
 		test_point(POINT_adopted_dropped, unit->tables[0].relname);
-		if (unit->slot_id != 0)
-		{
-			StartTransactionCommand();
-			slot_forget(session->sub->oid, unit->slot_id,
-						NameStr(unit->slot_name));
-			CommitTransactionCommand();
-		}
+	if (slot_record_drop(session->sub->oid, unit->slot_id,
+						 NameStr(unit->slot_name), gone, message))
 		test_point(POINT_adopted_forgotten, unit->tables[0].relname);
-	}
 	else
 		ereport(LOG,
 				errmsg("could not drop replication slot \"%s\" on the publisher: %s",
@@ -508,7 +506,7 @@ guarded(void (*step) (const Step *), const Step *what)
 		try_to_record_failure(relid, gave_way ? NULL : edata);
 	else if (!outdated && !in_unit)
 	{
-		work_list_postpone(session->sub->oid, failure_retry_time(1));
+		work_list_postpone(session->sub->oid, failure_shortage_over());
 		if (begun)
 			try_to_record_failure(InvalidOid, edata);
 	}
@@ -778,6 +776,8 @@ work_loop(void)
 			pool_set_done();
 			break;
 		}
+		if (OidIsValid(work->subid))
+			test_point(POINT_looked, "");
 		/* The launcher starts more only beside workers that are at work. */
 		if (OidIsValid(work->subid))
 			pool_set_phase(PHASE_CONNECTING);

@@ -237,6 +237,10 @@ sub taken_over
 	# others in their stead.
 	$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s_taken DISABLE');
 	kill 'CONT', $apply;
+	$sub->safe_psql(
+		'postgres', q{
+		SELECT pg_terminate_backend(pid) FROM pg_stat_subscription
+		WHERE relid = 't_d'::regclass});
 	wait_until('SELECT count(*) = 0 FROM pg_stat_subscription WHERE pid IS NOT NULL');
 	$catchup->open_gate('t_d');
 	is(table_state($sub, 't_f'), 'f', 'one table is copied');
