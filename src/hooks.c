@@ -163,7 +163,7 @@ at_commit_while_off(XactEvent event, void *arg)
 	if (event != XACT_EVENT_PRE_COMMIT || reported)
 		return;
 	reported = true;
-	if (is_apply_worker())
+	if (compat_is_apply_worker())
 		left_behind_report(MyLogicalRepWorker->subid);
 }
 

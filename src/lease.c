@@ -29,6 +29,7 @@
 #include "storage/proc.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "lease.h"
 #include "pool.h"
 #include "settings.h"
@@ -154,7 +155,7 @@ lease_is_free(Publisher *conn, const char *slot_name, char **reason)
 		}
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ACTIVE_PAUSE, PG_WAIT_EXTENSION);
+						 ACTIVE_PAUSE, compat_wait_event());
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

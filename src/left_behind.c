@@ -24,6 +24,7 @@
 #include "utils/lsyscache.h"
 
 #include "catalog.h"
+#include "compat.h"
 #include "left_behind.h"
 #include "settings.h"
 
@@ -37,7 +38,7 @@ half_done_tables(Oid subid, StringInfo names)
 	ListCell   *lc;
 	int			n = 0;
 
-	foreach(lc, GetSubscriptionNotReadyRelations(subid))
+	foreach(lc, GetSubscriptionRelations(subid, true))
 	{
 		SubscriptionRelState *rel = lfirst(lc);
 		TableProgress progress;

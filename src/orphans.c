@@ -29,6 +29,7 @@
 #include "catalog.h"
 #include "compat.h"
 #include "hooks.h"
+#include "lease.h"
 #include "pool.h"
 #include "publisher.h"
 #include "rights.h"
@@ -47,6 +48,7 @@ typedef struct Orphan
 	SlotRow	   *slot;
 	char	   *conninfo;
 	bool		must_use_password;	/* see publisher_connect */
+	char	   *main_slot;		/* nobody may stream from it (lease.h), or null */
 	bool		done;			/* dropped, or given up */
 } Orphan;
 
@@ -77,15 +79,19 @@ find_orphans(Oid subid)
 		Orphan	   *orphan = palloc0(sizeof(Orphan));
 		SlotRow    *again = palloc(sizeof(SlotRow));
 		Subscription *sub;
+		TimestampTz ignored = 0;
 
 		if (!is_orphan(lfirst(lc), again))
 			continue;
 		orphan->slot = again;
 		sub = GetSubscription(again->subid, true);
-		if (sub != NULL && object_ownercheck(SubscriptionRelationId, sub->oid, GetUserId()))
+		if (sub != NULL && sub->slotname != NULL &&
+			object_ownercheck(SubscriptionRelationId, sub->oid, GetUserId()))
 		{
 			orphan->conninfo = sub->conninfo;
 			orphan->must_use_password = compat_must_use_password(sub);
+			if (!pool_exists() || !lease_is_held(sub->oid, &ignored))
+				orphan->main_slot = sub->slotname;
 		}
 		else if (sub == NULL && superuser())
 		{
@@ -131,7 +137,9 @@ drop_at_publisher(List *orphans, const Orphan *one)
 			if (orphan->done || !same_place(orphan, one))
 				continue;
 			orphan->done = true;
-			if (slot_drop_orphan_by_name(conn, orphan->slot, &message))
+			if ((orphan->main_slot == NULL ||
+				 lease_is_free(conn, orphan->main_slot, &message)) &&
+				slot_drop_orphan_by_name(conn, orphan->slot, &message))
 				dropped++;
 			else
 			{

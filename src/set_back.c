@@ -23,6 +23,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "compat.h"
 #include "failure.h"
 #include "pool.h"
 #include "session.h"
@@ -38,7 +39,7 @@ half_done(Oid subid, MemoryContext context)
 	ListCell   *lc;
 
 	StartTransactionCommand();
-	foreach(lc, catalog_hold() ? GetSubscriptionNotReadyRelations(subid) : NIL)
+	foreach(lc, catalog_hold() ? GetSubscriptionRelations(subid, true) : NIL)
 	{
 		SubscriptionRelState *rel = lfirst(lc);
 		TableProgress progress;
