@@ -218,9 +218,9 @@ at_transaction_event(XactEvent event, void *arg)
 /* --- commands --- */
 
 /*
- * Who takes a subscription's slot away from it before it is dropped does not
- * want anything done on the publisher: it is away for good, or another server
- * goes on with what is there.
+ * The subscription has been parted from its slot, and no apply worker has
+ * streamed from that since this server started: this may be a copy of the
+ * server that goes on with what is on the publisher.
  */
 static void
 forget_slots(const Subscription *sub)
@@ -236,7 +236,7 @@ forget_slots(const Subscription *sub)
 		ereport(WARNING,
 				errmsg("replication slot \"%s\" of subscription \"%s\" may remain on the publisher",
 					   name, sub->name),
-				errdetail("Nothing is dropped there for a subscription without a replication slot."),
+				errdetail("This server has not used the subscription since it was started, and another one may."),
 				errhint("If no other server uses it, drop it there with pg_drop_replication_slot()."));
 	}
 }
@@ -270,7 +270,7 @@ before_drop_subscription(const char *name, bool in_block)
 	while (pool_request_let_go(MyDatabaseId, subid) > 0)
 		pool_wait_for_change(1000);
 	pool_end_wait();
-	if (sub->slotname == NULL)
+	if (sub->slotname == NULL && !pool_apply_worker_streams(subid, -1))
 		forget_slots(sub);
 	else if (catalog_orphan_slots(subid, sub->conninfo,
 								  compat_must_use_password(sub)) > 0)

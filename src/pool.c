@@ -765,8 +765,9 @@ pool_apply_worker_streams(Oid subid, int grace)
 		if (entry->subid == subid &&
 			(entry->streams ||
 			 (entry->streamed_until != 0 &&
-			  !TimestampDifferenceExceeds(entry->streamed_until, now,
-										  grace))))
+			  (grace < 0 ||
+			   !TimestampDifferenceExceeds(entry->streamed_until, now,
+										   grace)))))
 			result = true;
 	}
 	pool_unlock();

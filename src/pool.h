@@ -243,7 +243,7 @@ extern void pool_publish_streaming(bool streams);
 
 /*
  * Does an apply worker of this server stream, or has it done so until no more
- * than so many ms ago?
+ * than so many ms ago (-1: ever), and was not refused since?
  */
 extern bool pool_apply_worker_streams(Oid subid, int grace);
 

@@ -204,8 +204,11 @@ fails_ok(
 	'an ordinary role reads no view');
 
 #
-# A subscription that is dropped, or disabled, while somebody waits
+# A subscription that is dropped, or disabled, while somebody waits.  Nothing
+# is served before its apply worker streams, and those are not to wait.
 #
+$sub->append_conf('postgresql.conf', "wal_retrieve_retry_interval = '200ms'");
+$sub->reload;
 both($pub, $sub, 'CREATE TABLE held (a int PRIMARY KEY)');
 $pub->safe_psql('postgres',
 	'INSERT INTO held VALUES (1); CREATE PUBLICATION p2 FOR TABLE held');
