@@ -114,7 +114,6 @@ class Server:
 				f"unix_socket_directories = '{self.directory}'\n"
 				"include = 'bench.conf'\n")
 		self.configure(settings)
-		os.sync()
 
 	def configure(self, settings):
 		"""All settings beyond the stock ones; they need a start."""
@@ -126,7 +125,8 @@ class Server:
 	def start(self):
 		with open(self.log_file, 'a', encoding='utf-8') as log:
 			done = subprocess.run(
-				[self.program('pg_ctl'), 'start', '-w', '-s', '-D', self.data],
+				[self.program('pg_ctl'), 'start', '-w', '-s', '-t', '600',
+					'-D', self.data],
 				stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
 		if done.returncode != 0:
 			raise Failure(f'the {self.name} does not start:\n{self.log_end()}')
@@ -137,8 +137,15 @@ class Server:
 	def stop(self):
 		if self.pid is not None:
 			self.run(self.program('pg_ctl'), 'stop', '-w', '-s', '-m', 'fast',
-				'-D', self.data)
+				'-t', '600', '-D', self.data)
 			self.pid = None
+
+	def restart(self, settings):
+		"""With other settings, and all that was written before on disk."""
+		self.stop()
+		self.run('sync', '-f', self.data)
+		self.configure(settings)
+		self.start()
 
 	def psql_command(self, database, *options):
 		return [self.program('psql'), '-X', '-q', '-A', '-t',

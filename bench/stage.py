@@ -37,6 +37,9 @@ ROWS = '''
 		mod(n, 100000) / 100.0, 'name of row ' || n
 	FROM generate_series(1, %d) AS n'''
 
+# While databases are made and copied; then everything is synced at once.
+UNSAFE = {'fsync': 'off'}
+
 LOAD_SCALE = 4
 LOAD_CLIENTS = 4
 
@@ -57,10 +60,11 @@ class Stage:
 		self.shapes = set()
 
 	def start(self):
-		self.publisher.create(PUBLISHER_SETTINGS)
-		self.subscriber.create(SUBSCRIBER_SETTINGS)
-		self.publisher.start()
-		self.subscriber.start()
+		for server, settings in (
+				(self.publisher, PUBLISHER_SETTINGS),
+				(self.subscriber, SUBSCRIBER_SETTINGS)):
+			server.create(settings)
+			server.restart(settings)
 
 	def stop(self):
 		self.end_helpers()
@@ -75,6 +79,8 @@ class Stage:
 			return
 		say(f'making {case.title}')
 		database = 'bench_' + case.shape
+		self.publisher.restart({**PUBLISHER_SETTINGS, **UNSAFE})
+		self.subscriber.restart({**SUBSCRIBER_SETTINGS, **UNSAFE})
 		for server in (self.publisher, self.subscriber):
 			server.sql('postgres', f'CREATE DATABASE "{database}"')
 			if case.load:
@@ -109,6 +115,7 @@ class Stage:
 				END LOOP; END $$''')
 		for server in (self.publisher, self.subscriber):
 			server.sql(database, 'VACUUM (ANALYZE)')
+		self.publisher.restart(PUBLISHER_SETTINGS)
 		self.shapes.add(case.shape)
 
 	def drop_shape(self, case):
@@ -131,13 +138,12 @@ class Stage:
 			settings['shared_preload_libraries'] = 'reuse_sync'
 			settings.update(case.settings)
 			settings.update(extra)
-		self.subscriber.stop()
-		self.subscriber.configure(settings)
-		self.subscriber.start()
+		self.subscriber.restart({**SUBSCRIBER_SETTINGS, **UNSAFE})
 		self.subscriber.sql('postgres',
 			'DROP DATABASE IF EXISTS run WITH (FORCE)',
 			f'CREATE DATABASE run TEMPLATE "bench_{case.shape}"'
 			' STRATEGY file_copy')
+		self.subscriber.restart(settings)
 		if side == OURS:
 			self.subscriber.sql('run', 'CREATE EXTENSION reuse_sync')
 
