@@ -273,16 +273,22 @@ class Synchronization:
 			WHERE c.relnamespace = 'bench'::regnamespace AND srsubstate = 'r' '''))
 		if ready != case.tables:
 			raise Failure(f'{ready} tables are ready, not {case.tables}')
-		wrong = self.sub.query(f'''
-			CREATE FUNCTION pg_temp.rows_of(regclass) RETURNS bigint
-			LANGUAGE plpgsql AS
-			'DECLARE n bigint; BEGIN EXECUTE ''SELECT count(*) FROM '' || $1
-				INTO n; RETURN n; END';
-			SELECT coalesce(string_agg(oid::regclass::text, ', '), '')
-			FROM pg_class WHERE relnamespace = 'bench'::regnamespace
-				AND relkind = 'r' AND pg_temp.rows_of(oid) <> {case.rows}''')
-		if wrong != '':
-			raise Failure(f'not {case.rows} rows each: {wrong}')
+		# a transaction for each, for the sake of the lock table
+		self.sub.query(f'''DO $$
+			DECLARE
+				t regclass;
+				n bigint;
+			BEGIN
+				FOR t IN SELECT oid FROM pg_class
+					WHERE relnamespace = 'bench'::regnamespace AND relkind = 'r'
+				LOOP
+					EXECUTE 'SELECT count(*) FROM ' || t INTO n;
+					IF n <> {case.rows} THEN
+						RAISE '% has % rows, not {case.rows}', t, n;
+					END IF;
+					COMMIT;
+				END LOOP;
+			END $$''')
 
 	def end(self):
 		for name in self.sub.query('SELECT subname FROM pg_subscription').split():
