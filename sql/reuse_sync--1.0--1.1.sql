@@ -22,6 +22,19 @@ WHERE false;
 CREATE UNIQUE INDEX retry_request_key
     ON reuse_sync.retry_request (dbid, subid, relid);
 
+-- Tables that are to be synchronized anew, a row for each transaction that asks
+-- for it.
+CREATE MATERIALIZED VIEW reuse_sync.resync AS
+SELECT NULL::oid AS dbid,
+       NULL::oid AS subid,
+       NULL::oid AS relid,
+       NULL::bigint AS xid,               -- of the transaction
+       NULL::text AS stage,               -- requested, tried, set back, begun
+       NULL::boolean AS truncate,         -- what the table holds is to go
+       NULL::timestamptz AS requested_at
+WHERE false;
+CREATE UNIQUE INDEX resync_key ON reuse_sync.resync (dbid, subid, relid, xid);
+
 --
 -- What people see.
 --
@@ -29,7 +42,7 @@ CREATE UNIQUE INDEX retry_request_key
 CREATE OR REPLACE VIEW reuse_sync.tables AS
 SELECT s.subname,
        r.srrelid AS relid,
-       CASE WHEN r.srsubstate = 'r' THEN 'ready'
+       CASE WHEN r.srsubstate = 'r' AND NOT e.resync THEN 'ready'
             WHEN r.srsubstate = 's' THEN 'synchronized'
             WHEN w.pid IS NOT NULL THEN w.phase
             WHEN p.attempts > 0 THEN 'failed'
@@ -72,7 +85,11 @@ FROM pg_catalog.pg_subscription_rel r
             ON c.dbid = s.subdbid AND c.subid = r.srsubid
                AND c.slot_id = p.slot_id AND r.srsubstate = 'f'
      LEFT JOIN pg_catalog.pg_stat_progress_copy y
-            ON y.pid = w.pid AND y.relid = r.srrelid;
+            ON y.pid = w.pid AND y.relid = r.srrelid
+     CROSS JOIN LATERAL (SELECT EXISTS (
+            SELECT FROM reuse_sync.resync z
+            WHERE z.dbid = s.subdbid AND z.subid = r.srsubid
+                  AND z.relid = r.srrelid) AS resync) e;
 
 --
 -- What people do.  Who may do it is checked by each function.
@@ -104,3 +121,13 @@ AS 'MODULE_PATHNAME', 'reuse_sync_drop_orphaned_slots'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION reuse_sync.drop_orphaned_slots(name) IS
     'drops the replication slots on publishers that no worker holds and no table needs, as far as possible now; how many';
+
+CREATE FUNCTION reuse_sync.resync_table(
+    subname name,
+    relation regclass,
+    truncate boolean DEFAULT true)
+RETURNS void
+AS 'MODULE_PATHNAME', 'reuse_sync_resync_table'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION reuse_sync.resync_table(name, regclass, boolean) IS
+    'has one table of the subscription synchronized anew while replication of all others goes on';

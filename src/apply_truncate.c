@@ -12,6 +12,9 @@
  * forbids to a replica.  If anything else references it, the server's own
  * error is due.
  *
+ * The same way a table is emptied that is to be synchronized anew: nothing
+ * there may need a lock that keeps readers away.
+ *
  * Copyright (c) 2026, reuse_sync contributors
  *
  * IDENTIFICATION
@@ -24,6 +27,7 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
@@ -62,6 +66,8 @@ static List *resolve_names(List *names);
 static void truncate_groups(List *groups, bool restart_seqs);
 static void empty_table(Relation rel, bool restart_seqs);
 static void delete_all_rows(Relation rel);
+static void delete_row(Relation rel, ItemPointerData tid, Snapshot snapshot,
+					   TupleTableSlot *newest);
 static void restart_sequences(Relation rel);
 
 
@@ -89,6 +95,31 @@ apply_truncate(List *targets, List *others, bool restart_seqs)
 
 	foreach(lc, partitions)
 		table_close(lfirst(lc), NoLock);
+}
+
+/*
+ * Empty a table row by row: see apply_truncate.h.
+ */
+void
+apply_empty(Oid relid)
+{
+	List	   *relids = list_make1_oid(relid);
+	ListCell   *lc;
+
+	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(relid, RowExclusiveLock, NULL);
+	foreach(lc, relids)
+	{
+		Relation	rel = table_open(lfirst_oid(lc), RowExclusiveLock);
+
+		if (!RELATION_IS_OTHER_TEMP(rel))
+		{
+			apply_check_rights(rel, ACL_TRUNCATE);
+			empty_table(rel, false);
+		}
+		table_close(rel, NoLock);
+	}
+	CommandCounterIncrement();
 }
 
 /*
@@ -337,6 +368,7 @@ static void
 delete_all_rows(Relation rel)
 {
 	TupleTableSlot *slot;
+	TupleTableSlot *newest;
 	TableScanDesc scan;
 	Snapshot	snapshot;
 
@@ -348,21 +380,51 @@ delete_all_rows(Relation rel)
 	/* Our subscribers, if any, get DELETEs: they must be able to use them. */
 	CheckCmdReplicaIdentity(rel, CMD_DELETE);
 
-	/*
-	 * We hold ACCESS EXCLUSIVE: the latest snapshot sees every row there is,
-	 * and no row can change under us.
-	 */
+	/* With ACCESS EXCLUSIVE it sees every row there is. */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	slot = table_slot_create(rel, NULL);
+	newest = table_slot_create(rel, NULL);
 	scan = table_beginscan(rel, snapshot, 0, NULL);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
 		CHECK_FOR_INTERRUPTS();
-		simple_table_tuple_delete(rel, &slot->tts_tid, snapshot);
+		delete_row(rel, slot->tts_tid, snapshot, newest);
 	}
 	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(newest);
 	ExecDropSingleTupleTableSlot(slot);
 	UnregisterSnapshot(snapshot);
+}
+
+/*
+ * Delete a row, whatever has become of it since the snapshot if the lock on
+ * the table lets others change it.
+ */
+static void
+delete_row(Relation rel, ItemPointerData tid, Snapshot snapshot,
+		   TupleTableSlot *newest)
+{
+	TM_FailureData failure;
+	TM_Result	result;
+
+	while ((result = table_tuple_delete(rel, &tid, GetCurrentCommandId(true),
+										snapshot, InvalidSnapshot,
+										true /* wait */ , &failure,
+										false)) == TM_Updated)
+	{
+		result = table_tuple_lock(rel, &tid, snapshot, newest,
+								  GetCurrentCommandId(false),
+								  LockTupleExclusive, LockWaitBlock,
+								  TUPLE_LOCK_FLAG_FIND_LAST_VERSION,
+								  &failure);
+		if (result != TM_Ok)
+			break;
+		tid = newest->tts_tid;
+		ExecClearTuple(newest);
+	}
+	if (result != TM_Ok && result != TM_Deleted)
+		elog(ERROR, "could not delete a row of table \"%s\": result %d",
+			 RelationGetRelationName(rel), (int) result);
 }
 
 /*

@@ -26,4 +26,17 @@
  */
 extern void apply_truncate(List *targets, List *others, bool restart_seqs);
 
+/*
+ * Empty a table, and its partitions, as TRUNCATE does, but row by row and
+ * under a lock that keeps nobody away: what is committed when it begins goes,
+ * readers see it until the transaction commits, and no foreign key is in the
+ * way.  Triggers for TRUNCATE fire if they are to fire in a replica, those for
+ * DELETE do not; what this server publishes are DELETEs.
+ *
+ * Needs an active snapshot.  Takes ROW EXCLUSIVE until the end of the
+ * transaction, and waits for whoever has changed a row.  Throws what TRUNCATE
+ * throws for want of rights, and for want of a replica identity.
+ */
+extern void apply_empty(Oid relid);
+
 #endif							/* REUSE_SYNC_APPLY_TRUNCATE_H */

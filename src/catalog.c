@@ -71,6 +71,12 @@ enum
 	RETRY_dbid, RETRY_subid, RETRY_relid, RETRY_voids, RETRY_natts
 };
 
+enum
+{
+	RESYNC_dbid, RESYNC_subid, RESYNC_relid, RESYNC_xid, RESYNC_stage,
+	RESYNC_truncate, RESYNC_requested_at, RESYNC_natts
+};
+
 /* The counters follow in the order of PoolCounters. */
 #define COUNTER_COUNTERS	((int) (sizeof(PoolCounters) / sizeof(int64)))
 enum
@@ -93,6 +99,13 @@ static const char *const slot_state_names[] = {
 	[SLOT_CREATED] = "created",
 	[SLOT_LINKED] = "linked",
 	[SLOT_ORPHANED] = "orphaned",
+};
+
+static const char *const resync_stage_names[] = {
+	[RESYNC_REQUESTED] = "requested",
+	[RESYNC_TRIED] = "tried",
+	[RESYNC_SET_BACK] = "set back",
+	[RESYNC_BEGUN] = "begun",
 };
 
 StaticAssertDecl(SLOT_natts <= MAX_NATTS && PROGRESS_natts <= MAX_NATTS &&
@@ -707,6 +720,148 @@ catalog_request_retry(Oid subid, Oid relid)
 	return waits;
 }
 
+/* --- resyncs --- */
+
+static HeapTuple
+find_resync(Relation rel, Oid subid, Oid relid, int64 xid, Row *row)
+{
+	ScanKeyData keys[4];
+
+	key_init(&keys[0], RESYNC_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], RESYNC_subid, F_OIDEQ, ObjectIdGetDatum(subid));
+	key_init(&keys[2], RESYNC_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	key_init(&keys[3], RESYNC_xid, F_INT8EQ, Int64GetDatum(xid));
+	return find_row(rel, "resync_key", keys, 4, row);
+}
+
+void
+catalog_add_resync(Oid subid, Oid relid, bool truncate)
+{
+	Relation	rel = catalog_open("resync", RowExclusiveLock);
+	int64		xid = (int64) U64FromFullTransactionId(GetTopFullTransactionId());
+	Row			row = {0};
+	HeapTuple	old = find_resync(rel, subid, relid, xid, &row);
+
+	/* Asked for twice in one transaction: whoever wants it emptied wins. */
+	if (HeapTupleIsValid(old))
+		truncate |= DatumGetBool(row.values[RESYNC_truncate]);
+	row_set(&row, RESYNC_dbid, ObjectIdGetDatum(MyDatabaseId));
+	row_set(&row, RESYNC_subid, ObjectIdGetDatum(subid));
+	row_set(&row, RESYNC_relid, ObjectIdGetDatum(relid));
+	row_set(&row, RESYNC_xid, Int64GetDatum(xid));
+	row_set_text(&row, RESYNC_stage, resync_stage_names[RESYNC_REQUESTED]);
+	row_set(&row, RESYNC_truncate, BoolGetDatum(truncate));
+	row_set(&row, RESYNC_requested_at,
+			TimestampTzGetDatum(GetCurrentTimestamp()));
+	put_row(rel, old, &row);
+	table_close(rel, RowExclusiveLock);
+}
+
+static ResyncStage
+resync_stage_from_name(const char *name)
+{
+	for (int i = 0; i < lengthof(resync_stage_names); i++)
+		if (name != NULL && strcmp(name, resync_stage_names[i]) == 0)
+			return (ResyncStage) i;
+	ereport(ERROR,
+			errcode(ERRCODE_DATA_CORRUPTED),
+			errmsg("unexpected stage \"%s\" in reuse_sync.resync",
+				   name ? name : "(null)"));
+	return RESYNC_REQUESTED;	/* not reached */
+}
+
+List *
+catalog_resyncs(Oid subid)
+{
+	Relation	rel = catalog_open("resync", AccessShareLock);
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	List	   *rows = NIL;
+
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Row			row;
+		ResyncRow  *resync;
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel),
+						  row.values, row.nulls);
+		if (DatumGetObjectId(row.values[RESYNC_dbid]) != MyDatabaseId ||
+			(OidIsValid(subid) &&
+			 DatumGetObjectId(row.values[RESYNC_subid]) != subid))
+			continue;
+		resync = palloc(sizeof(ResyncRow));
+		resync->relid = DatumGetObjectId(row.values[RESYNC_relid]);
+		resync->xid = DatumGetInt64(row.values[RESYNC_xid]);
+		resync->stage =
+			resync_stage_from_name(row_get_text(&row, RESYNC_stage));
+		resync->truncate = DatumGetBool(row.values[RESYNC_truncate]);
+		rows = lappend(rows, resync);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return rows;
+}
+
+int
+catalog_begun_resyncs(void)
+{
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, catalog_resyncs(InvalidOid))
+		n += ((ResyncRow *) lfirst(lc))->stage >= RESYNC_SET_BACK;
+	return n;
+}
+
+void
+catalog_set_resyncs(Oid subid, Oid relid, ResyncStage stage)
+{
+	List	   *rows = catalog_resyncs(subid);
+	Relation	rel = catalog_open("resync", RowExclusiveLock);
+	ListCell   *lc;
+
+	foreach(lc, rows)
+	{
+		ResyncRow  *resync = lfirst(lc);
+		Row			row;
+		HeapTuple	old;
+
+		if (resync->relid != relid || resync->stage == stage)
+			continue;
+		old = find_resync(rel, subid, relid, resync->xid, &row);
+		if (HeapTupleIsValid(old))
+		{
+			row_set_text(&row, RESYNC_stage, resync_stage_names[stage]);
+			put_row(rel, old, &row);
+		}
+	}
+	table_close(rel, RowExclusiveLock);
+}
+
+void
+catalog_remove_resyncs(Oid subid, Oid relid, ResyncStage stage)
+{
+	List	   *rows = catalog_resyncs(subid);
+	Relation	rel = catalog_open("resync", RowExclusiveLock);
+	ListCell   *lc;
+
+	foreach(lc, rows)
+	{
+		ResyncRow  *resync = lfirst(lc);
+		Row			row;
+		HeapTuple	old;
+
+		if (resync->relid != relid || resync->stage < stage)
+			continue;
+		old = find_resync(rel, subid, relid, resync->xid, &row);
+		if (HeapTupleIsValid(old))
+			CatalogTupleDelete(rel, &old->t_self);
+	}
+	CommandCounterIncrement();
+	table_close(rel, RowExclusiveLock);
+}
+
 /* --- counters --- */
 
 PoolCounters Counters;
@@ -809,11 +964,13 @@ catalog_reset_counters(void)
 /* --- upkeep --- */
 
 /*
- * Is this row of another database, or of a table no longer subscribed?  Both
+ * Is this row of another database, or of a table no longer subscribed?  All
  * kinds of rows of tables have the table's oid in the same place.
  */
 StaticAssertDecl((int) PROGRESS_relid == (int) RETRY_relid &&
-				 (int) PROGRESS_subid == (int) RETRY_subid,
+				 (int) PROGRESS_subid == (int) RETRY_subid &&
+				 (int) PROGRESS_relid == (int) RESYNC_relid &&
+				 (int) PROGRESS_subid == (int) RESYNC_subid,
 				 "rows of tables differ");
 
 static bool
@@ -836,7 +993,8 @@ catalog_forget_strangers(void)
 		bool		of_tables;
 	}			relations[] = {
 		{"slot_catalog", false}, {"slot_number", false}, {"counter", false},
-		{"table_progress", true}, {"retry_request", true}
+		{"table_progress", true}, {"retry_request", true},
+		{"resync", true}
 	};
 
 	for (int i = 0; i < lengthof(relations); i++)

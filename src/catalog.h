@@ -9,7 +9,9 @@
  *
  * Concurrency: a slot's row is written by the process that has claimed the
  * slot, a table's row by the one that has claimed the table, counters by the
- * process in that place of the pool; numbers are given out under a lock.
+ * process in that place of the pool; numbers are given out under a lock.  The
+ * row of a resync is written by whoever asks for it, and after that commit by
+ * the one that has claimed the table.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -65,6 +67,23 @@ typedef struct TableProgress
 	char	   *last_error;
 	TimestampTz last_error_time;
 } TableProgress;
+
+/* How far a resync has got; see resync.c. */
+typedef enum ResyncStage
+{
+	RESYNC_REQUESTED,			/* nobody has looked at it yet */
+	RESYNC_TRIED,				/* could not be begun, to be tried again */
+	RESYNC_SET_BACK,			/* the apply worker may not know it yet */
+	RESYNC_BEGUN				/* to be served like any pending table */
+} ResyncStage;
+
+typedef struct ResyncRow
+{
+	Oid			relid;
+	int64		xid;			/* the transaction that has asked for it */
+	ResyncStage stage;
+	bool		truncate;		/* remove what the table holds */
+} ResyncRow;
 
 /* Changes of the counters since they were last written. */
 typedef struct PoolCounters
@@ -151,6 +170,24 @@ extern TimestampTz catalog_retry_time(Oid subid, Oid relid,
  * on retry_request until the end of the transaction; workers only read it.
  */
 extern bool catalog_request_retry(Oid subid, Oid relid);
+
+/* --- resyncs --- */
+
+/*
+ * Ask for a table to be synchronized anew, at the caller's commit.  A row for
+ * each transaction that asks: nobody waits for anybody.
+ */
+extern void catalog_add_resync(Oid subid, Oid relid, bool truncate);
+
+/* All rows (ResyncRow *), or those of one subscription; reads the heap. */
+extern List *catalog_resyncs(Oid subid);
+
+/* How many rows are of tables in 'i' that may hold what is to go? */
+extern int	catalog_begun_resyncs(void);
+
+/* Of one table: all to this stage; remove those at this stage or beyond. */
+extern void catalog_set_resyncs(Oid subid, Oid relid, ResyncStage stage);
+extern void catalog_remove_resyncs(Oid subid, Oid relid, ResyncStage stage);
 
 /* --- counters --- */
 

@@ -74,6 +74,7 @@ express(Unit *unit, Stream *stream)
 	unit_tag_origin(unit);
 	unit_check_claim(unit);
 	unit_lock_for_copy(unit);
+	unit_empty_tables(unit);
 	unit_copy_tables(unit);
 	stream_serve(stream, unit);
 	catch_up_and_lock(unit, stream);

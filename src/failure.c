@@ -30,7 +30,6 @@
 #include "failure.h"
 #include "pool.h"
 #include "settings.h"
-#include "staged.h"
 #include "target.h"
 
 TimestampTz
@@ -211,8 +210,6 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 	char	   *hint;
 	bool		disabled;
 
-	if (pool_is_draining(MyDatabaseId))
-		staged_set_back(session, relid);
 	StartTransactionCommand();
 	hint = explain(session, relid, edata);
 	session_lock_subscription(subid);

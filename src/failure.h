@@ -24,8 +24,7 @@ extern TimestampTz failure_retry_time(int attempts);
 /*
  * Keep a table's error and when it is tried again, count it, say it, and
  * disable the subscription if that is what disable_on_error asks for.  A table
- * in 'i' gets to 'd'.  While the database is drained a table in 'f' is set
- * back.  Starts transactions of its own.
+ * in 'i' gets to 'd'.  Starts a transaction of its own.
  */
 extern void failure_record(Session *session, Oid relid,
 						   const ErrorData *edata);

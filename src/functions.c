@@ -25,6 +25,7 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "functions.h"
 #include "hooks.h"
 #include "pool.h"
 #include "rights.h"
@@ -51,12 +52,8 @@ require_preloaded(void)
 				errhint("Add it to shared_preload_libraries and restart the server."));
 }
 
-/*
- * The pool exists only while the library is in use, and serves no SQL objects
- * of another version.
- */
-static void
-require_pool(void)
+void
+functions_require_pool(void)
 {
 	require_preloaded();
 	if (!pool_exists())
@@ -186,7 +183,7 @@ reuse_sync_pool_workers(PG_FUNCTION_ARGS)
 Datum
 reuse_sync_wakeup(PG_FUNCTION_ARGS)
 {
-	require_pool();
+	functions_require_pool();
 	pool_set_draining(MyDatabaseId, false);
 	pool_hint(MyDatabaseId, true);
 	PG_RETURN_VOID();
@@ -205,7 +202,7 @@ reuse_sync_retry(PG_FUNCTION_ARGS)
 	Oid			subid;
 	XLogRecPtr	lsn;
 
-	require_pool();
+	functions_require_pool();
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -239,13 +236,13 @@ reuse_sync_retry(PG_FUNCTION_ARGS)
 /* --- drain --- */
 
 pg_noreturn static void
-drain_timed_out(int slots, int busy)
+drain_timed_out(int slots, int busy, int resyncs)
 {
 	ereport(ERROR,
 			errcode(ERRCODE_QUERY_CANCELED),
 			errmsg("could not drain database within the time given"),
-			errdetail("%d workers are still at work and %d replication slots remain.",
-					  busy, slots),
+			errdetail("%d workers are still at work, %d replication slots remain and %d tables are being synchronized anew.",
+					  busy, slots, resyncs),
 			errhint("See reuse_sync.workers and reuse_sync.slots, and call drain() again; reuse_sync.wakeup() has the pool go on."));
 }
 
@@ -266,7 +263,7 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				errmsg("must be superuser to drain a database"));
-	require_pool();
+	functions_require_pool();
 	if (!PG_ARGISNULL(0))
 		deadline = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
 														   TimestampTzGetDatum(GetCurrentTimestamp()),
@@ -282,16 +279,17 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 	{
 		int			busy = pool_busy_in_database(MyDatabaseId);
 		int			slots = list_length(catalog_slots(InvalidOid));
+		int			resyncs = catalog_begun_resyncs();
 		long		wait = 1000;
 
-		if (busy == 0 && slots == 0)
+		if (busy == 0 && slots == 0 && resyncs == 0)
 			break;
 		if (deadline != 0)
 		{
 			wait = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
 												   deadline);
 			if (wait <= 0)
-				drain_timed_out(slots, busy);
+				drain_timed_out(slots, busy, resyncs);
 		}
 		pool_wait_for_change(Min(wait, 1000));
 	}

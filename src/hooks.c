@@ -417,6 +417,21 @@ before_drop_of_slot_catalog(void)
 			errhint("Set reuse_sync.enabled to on, restart the server, and run CALL reuse_sync.drain() first."));
 }
 
+/* The server would copy into what the table still holds. */
+static void
+before_drop_of_resyncs(void)
+{
+	int			n = catalog_begun_resyncs();
+
+	if (n == 0)
+		return;
+	ereport(ERROR,
+			errcode(ERRCODE_OBJECT_IN_USE),
+			errmsg("cannot drop extension \"%s\" because tables are being synchronized anew",
+				   EXTENSION_NAME),
+			errhint("Run CALL reuse_sync.drain() first."));
+}
+
 static bool
 is_of_extension(Oid relid)
 {
@@ -445,6 +460,10 @@ on_object_access(ObjectAccessType access, Oid classid, Oid objectid,
 			objectid == get_relname_relid("slot_catalog", nspid) &&
 			is_of_extension(objectid))
 			before_drop_of_slot_catalog();
+		if (OidIsValid(nspid) &&
+			objectid == get_relname_relid("resync", nspid) &&
+			is_of_extension(objectid))
+			before_drop_of_resyncs();
 	}
 	else if (classid == ExtensionRelationId && reuse_sync_enabled &&
 			 objectid == get_extension_oid(EXTENSION_NAME, true))

@@ -248,6 +248,8 @@ pool_phase_name(PoolPhase phase)
 			return "idle";
 		case PHASE_CONNECTING:
 			return "connecting";
+		case PHASE_SETTING_BACK:
+			return "setting back";
 		case PHASE_CREATING_SLOT:
 			return "creating slot";
 		case PHASE_WAITING_FOR_SNAPSHOT:

@@ -26,6 +26,7 @@
 #include "compat.h"
 #include "failure.h"
 #include "pool.h"
+#include "resync.h"
 #include "session.h"
 #include "set_back.h"
 #include "staged.h"
@@ -44,9 +45,10 @@ half_done(Oid subid, MemoryContext context)
 		SubscriptionRelState *rel = lfirst(lc);
 		TableProgress progress;
 
-		if (rel->state == SUBREL_STATE_FINISHEDCOPY &&
-			catalog_get_progress(subid, rel->relid, &progress) &&
-			progress.slot_id != 0)
+		if (work_list_resync_is_begun(subid, rel->relid) ||
+			(rel->state == SUBREL_STATE_FINISHEDCOPY &&
+			 catalog_get_progress(subid, rel->relid, &progress) &&
+			 progress.slot_id != 0))
 		{
 			MemoryContext caller = MemoryContextSwitchTo(context);
 
@@ -112,7 +114,10 @@ set_back_table(Session *session, Oid relid)
 	PG_TRY();
 	{
 		if (!give_back_table(session, relid))
-			staged_set_back(session, relid);
+		{
+			staged_set_back(session, relid, false);
+			resync_give_back(session, relid);
+		}
 	}
 	PG_CATCH();
 	{

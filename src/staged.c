@@ -12,18 +12,14 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_replication_origin.h"
-#include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "executor/spi.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -239,28 +235,6 @@ staged_announce(Unit *unit)
 
 /* --- copy and 'f' --- */
 
-/* Does another subscription write to the table as well? */
-static bool
-is_shared(Oid subid, Oid relid)
-{
-	Relation	rel = table_open(SubscriptionRelRelationId, AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-	bool		shared = false;
-
-	ScanKeyInit(&key, Anum_pg_subscription_rel_srrelid,
-				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
-	scan = systable_beginscan(rel, SubscriptionRelSrrelidSrsubidIndexId,
-							  true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		if (((Form_pg_subscription_rel) GETSTRUCT(tuple))->srsubid != subid)
-			shared = true;
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return shared;
-}
-
 static Oid
 get_rel_owner(Oid relid)
 {
@@ -288,7 +262,7 @@ remove_rows(Oid subid, Oid relid)
 	if (target_rows(relid, true) == TARGET_EMPTY)
 		return;
 	catalog_get_progress(subid, relid, &progress);
-	if (!progress.was_empty || is_shared(subid, relid))
+	if (!progress.was_empty || target_is_shared(subid, relid))
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("the copy of table \"%s.%s\" is lost and cannot be removed, because the table may hold other rows as well",
@@ -365,10 +339,11 @@ staged_copy(Unit *unit)
 	unit_tag_origin(unit);
 	unit_check_claim(unit);
 	unit_lock_for_copy(unit);
+	unit_empty_tables(unit);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (unit->empty_first)
+	if (unit->empty_first && !unit->tables[0].truncate)
 		remove_rows(unit->session->sub->oid, unit->tables[0].relid);
-	was_empty = unit->empty_first ||
+	was_empty = unit->empty_first || unit->tables[0].truncate ||
 		target_rows(unit->tables[0].relid, true) == TARGET_EMPTY;
 	PopActiveSnapshot();
 	unit_copy_tables(unit);
@@ -392,24 +367,32 @@ staged_copy(Unit *unit)
 /* --- back to 'i' --- */
 
 void
-staged_set_back(Session *session, Oid relid)
+staged_set_back(Session *session, Oid relid, bool with_rows)
 {
 	Unit	   *unit = unit_begin(session, &relid, 1, true);
 	TableProgress progress;
+	bool		ours;
 
 	if (unit == NULL)
 		return;
 	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	remove_rows(session->sub->oid, relid);
-	PopActiveSnapshot();
+	if (!with_rows)
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		remove_rows(session->sub->oid, relid);
+		PopActiveSnapshot();
+	}
 	unit_lock_claim(unit, true);
 	catalog_get_progress(session->sub->oid, relid, &progress);
+	ours = progress.slot_id != 0 &&
+		TransactionIdEquals(progress.copy_xid, unit->tables[0].claim_xmin);
 	progress.slot_id = 0;
 	progress.copy_xid = InvalidTransactionId;
 	progress.snapshot = NULL;
 	catalog_put_progress(session->sub->oid, relid, &progress);
-	unit_set_state(unit, SUBREL_STATE_INIT, InvalidXLogRecPtr);
+	/* Whoever finds 'd' drops the slot that the server's worker has left. */
+	unit_set_state(unit, ours ? SUBREL_STATE_INIT : SUBREL_STATE_DATASYNC,
+				   InvalidXLogRecPtr);
 	replorigin_drop_by_name(origin_name(unit), true, false);
 	test_point(POINT_set_back_commit, unit->tables[0].relname);
 	CommitTransactionCommand();

@@ -42,9 +42,9 @@ extern void staged_copy(Unit *unit);
 extern void staged_drop_origin(Unit *unit);
 
 /*
- * Set a table back from 'f' to 'i', without its rows; does nothing if it is in
- * another state.  Starts a transaction of its own.
+ * Set a table back from 'f' to 'i', and remove its rows unless 'with_rows';
+ * does nothing if it is in another state.  Starts a transaction of its own.
  */
-extern void staged_set_back(Session *session, Oid relid);
+extern void staged_set_back(Session *session, Oid relid, bool with_rows);
 
 #endif							/* REUSE_SYNC_STAGED_H */

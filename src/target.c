@@ -12,14 +12,18 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_subscription_rel.h"
 #include "executor/tuptable.h"
 #include "storage/bufmgr.h"
 #include "storage/itemptr.h"
 #include "storage/lmgr.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -110,4 +114,25 @@ target_rows(Oid relid, bool wait)
 			result = rows;
 	}
 	return result;
+}
+
+bool
+target_is_shared(Oid subid, Oid relid)
+{
+	Relation	rel = table_open(SubscriptionRelRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	bool		shared = false;
+
+	ScanKeyInit(&key, Anum_pg_subscription_rel_srrelid,
+				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(rel, SubscriptionRelSrrelidSrsubidIndexId,
+							  true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		if (((Form_pg_subscription_rel) GETSTRUCT(tuple))->srsubid != subid)
+			shared = true;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return shared;
 }

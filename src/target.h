@@ -30,4 +30,7 @@ typedef enum TargetRows
  */
 extern TargetRows target_rows(Oid relid, bool wait);
 
+/* Does another subscription write to the table as well? */
+extern bool target_is_shared(Oid subid, Oid relid);
+
 #endif							/* REUSE_SYNC_TARGET_H */

@@ -100,6 +100,10 @@
 	POINT(orphan_forgotten, both, "its row is removed") \
 	POINT(set_back_commit, staged, "'i' is about to be committed in a drain") \
 	POINT(set_back, staged, "it is committed") \
+	POINT(resync_commit, resync, "a table is about to be set back from 'r'") \
+	POINT(resync_set_back, resync, "it is, and the apply worker may not know") \
+	POINT(resync_stopped, resync, "that apply worker is gone") \
+	POINT(resync_begun, resync, "the table waits like any other") \
 	POINT(settle, race, "an apply worker knows of the extension") \
 	POINT(apply_workers_listed, race, "CREATE EXTENSION knows the apply workers") \
 	POINT(tablesync_commit, race, "a built-in worker is about to commit")

@@ -28,12 +28,14 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "apply_truncate.h"
 #include "catalog.h"
 #include "catchup.h"
 #include "compat.h"
 #include "copy.h"
 #include "pool.h"
 #include "settings.h"
+#include "target.h"
 #include "testing.h"
 #include "unit.h"
 
@@ -217,6 +219,8 @@ unit_record_handover(Unit *unit)
 		progress.bytes_copied = table->bytes_copied;
 		progress.tuples_copied = table->tuples_copied;
 		catalog_put_progress(subid, table->relid, &progress);
+		if (table->resync)
+			catalog_remove_resyncs(subid, table->relid, RESYNC_BEGUN);
 	}
 	if (unit->slot != NULL)
 	{
@@ -306,9 +310,36 @@ compare_relids(const void *a, const void *b)
 	return x < y ? -1 : (x > y ? 1 : 0);
 }
 
+/*
+ * Is the table synchronized anew?  False if that has not gone far enough for
+ * us.  What is asked for from now on is for another unit.
+ */
+static bool
+read_resync(const List *resyncs, UnitTable *table)
+{
+	ListCell   *lc;
+
+	foreach(lc, resyncs)
+	{
+		ResyncRow  *resync = lfirst(lc);
+
+		if (resync->relid != table->relid)
+			continue;
+		if (resync->stage == RESYNC_SET_BACK)
+			return false;
+		if (resync->stage == RESYNC_BEGUN)
+		{
+			table->resync = true;
+			table->truncate |= resync->truncate;
+		}
+	}
+	return true;
+}
+
 /* Fill in what the catalog says of a table; false if it is not for us. */
 static bool
-read_table(Unit *unit, UnitTable *table, Oid relid, bool half_done)
+read_table(Unit *unit, UnitTable *table, Oid relid, bool half_done,
+		   const List *resyncs)
 {
 	char	   *relname = get_rel_name(relid);
 	char	   *nspname = get_namespace_name(get_rel_namespace(relid));
@@ -325,7 +356,7 @@ read_table(Unit *unit, UnitTable *table, Oid relid, bool half_done)
 	table->relname = MemoryContextStrdup(unit->context, relname);
 	table->nspname = MemoryContextStrdup(unit->context, nspname);
 	table->bytes_total = -1;
-	return true;
+	return read_resync(resyncs, table);
 }
 
 Unit *
@@ -334,6 +365,7 @@ unit_begin(Session *session, const Oid *relids, int nrelids, bool half_done)
 	MemoryContext context;
 	MemoryContext caller = CurrentMemoryContext;
 	Unit	   *unit;
+	List	   *resyncs;
 
 	context = AllocSetContextCreate(TopMemoryContext, "reuse_sync unit",
 									ALLOCSET_DEFAULT_SIZES);
@@ -348,10 +380,15 @@ unit_begin(Session *session, const Oid *relids, int nrelids, bool half_done)
 
 	StartTransactionCommand();
 	watch_claims();
+	resyncs = catalog_resyncs(session->sub->oid);
 	for (int i = 0; i < nrelids; i++)
-		if (read_table(unit, &unit->tables[unit->ntables], relids[i],
-					   half_done))
+	{
+		UnitTable  *table = &unit->tables[unit->ntables];
+
+		memset(table, 0, sizeof(UnitTable));
+		if (read_table(unit, table, relids[i], half_done, resyncs))
 			unit->ntables++;
+	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
 
@@ -624,6 +661,37 @@ unit_lock_for_copy(Unit *unit)
 	unit_lock_tables(unit, RowExclusiveLock);
 	unit_bound_lock_waits(0);
 	test_point(POINT_copy_locked, unit->tables[0].relname);
+}
+
+/* Nobody else's rows are ours to delete. */
+static void
+check_not_shared(Unit *unit, UnitTable *table)
+{
+	if (target_is_shared(unit->session->sub->oid, table->relid))
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("cannot remove the rows of table \"%s.%s\" because another subscription writes to it as well",
+					   table->nspname, table->relname));
+}
+
+void
+unit_empty_tables(Unit *unit)
+{
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		UnitTable  *table = &unit->tables[i];
+
+		if (!table->truncate)
+			continue;
+		unit->at = table;
+		check_not_shared(unit, table);
+		unit_bound_lock_waits(reuse_sync_handover_lock_timeout);
+		PushActiveSnapshot(GetTransactionSnapshot());
+		apply_empty(table->relid);
+		PopActiveSnapshot();
+		unit_bound_lock_waits(0);
+		unit->at = NULL;
+	}
 }
 
 static void

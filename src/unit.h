@@ -44,6 +44,9 @@ typedef struct UnitTable
 	ItemPointerData new_tid;
 	TransactionId new_xmin;
 
+	bool		resync;			/* synchronized anew, see resync.h */
+	bool		truncate;		/* and what it holds is to go */
+
 	int64		bytes_total;	/* on the publisher, -1: not known */
 	int64		bytes_copied;
 	int64		tuples_copied;
@@ -128,6 +131,14 @@ extern SnapshotVerdict unit_take_snapshot(Unit *unit);
  * ERRCODE_LOCK_NOT_AVAILABLE.
  */
 extern void unit_lock_for_copy(Unit *unit);
+
+/*
+ * Empty those tables that are to be synchronized anew (apply_truncate.h).  The
+ * tables are locked for the copy, and readers go on seeing the old rows until
+ * the transaction commits.  A row that somebody else has changed is not waited for
+ * longer than handover_lock_timeout.
+ */
+extern void unit_empty_tables(Unit *unit);
 
 /*
  * Copy the tables in the local transaction that is open, and end the

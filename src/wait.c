@@ -103,6 +103,21 @@ look(Oid subid, TimestampTz since, SyncStatus *status)
 			has_failed(subid, rel->relid, since, &status->error))
 			status->failed = rel->relid;
 	}
+	/* Nor is one that is to be synchronized anew. */
+	foreach(lc, catalog_resyncs(subid))
+	{
+		ResyncRow  *resync = lfirst(lc);
+		XLogRecPtr	lsn;
+
+		if (GetSubscriptionRelState(subid, resync->relid, &lsn) !=
+			SUBREL_STATE_READY)
+			continue;
+		status->unready++;
+		status->example = resync->relid;
+		if (!OidIsValid(status->failed) &&
+			has_failed(subid, resync->relid, since, &status->error))
+			status->failed = resync->relid;
+	}
 	return true;
 }
 

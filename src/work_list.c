@@ -133,21 +133,127 @@ work_list_is_due(Oid subid, Oid relid)
 		pool_is_draining(MyDatabaseId);
 }
 
+/* What the rows of one table say together. */
+typedef struct Resync
+{
+	bool		requested;		/* nobody has looked at it yet */
+	bool		tried;
+	bool		set_back;
+	bool		begun;
+} Resync;
+
+static Resync
+resync_of(const List *resyncs, Oid relid)
+{
+	Resync		result = {0};
+	ListCell   *lc;
+
+	foreach(lc, resyncs)
+	{
+		ResyncRow  *row = lfirst(lc);
+
+		if (row->relid != relid)
+			continue;
+		result.requested |= row->stage == RESYNC_REQUESTED;
+		result.tried |= row->stage == RESYNC_TRIED;
+		result.set_back |= row->stage == RESYNC_SET_BACK;
+		result.begun |= row->stage == RESYNC_BEGUN;
+	}
+	return result;
+}
+
+bool
+work_list_resync_is_begun(Oid subid, Oid relid)
+{
+	Resync		resync = resync_of(catalog_resyncs(subid), relid);
+
+	return resync.set_back || resync.begun;
+}
+
+/*
+ * May it begin now?  The step from 's' to 'r' is the apply worker's.  While
+ * nothing new may begin, what is half done must go on all the same.
+ */
+static bool
+may_begin(Oid subid, Oid relid, const Resync *resync, TimestampTz *next_look)
+{
+	TimestampTz soon = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												   wal_retrieve_retry_interval);
+	TableProgress progress;
+	TimestampTz retry;
+	XLogRecPtr	lsn;
+
+	if (pool_table_is_claimed(subid, relid))
+		return false;
+	if (resync->set_back)
+		return !reuse_sync_paused || pool_is_draining(MyDatabaseId);
+	if (!(resync->requested || resync->tried) || reuse_sync_paused ||
+		pool_is_draining(MyDatabaseId))
+		return false;
+	if (servers_worker(subid, relid) ||
+		GetSubscriptionRelState(subid, relid, &lsn) == SUBREL_STATE_SYNCDONE)
+	{
+		*next_look = sooner(*next_look, soon);
+		return false;
+	}
+	catalog_get_progress(subid, relid, &progress);
+	retry = catalog_retry_time(subid, relid, &progress);
+	if (resync->requested || retry == 0)
+		return true;
+	*next_look = sooner(*next_look, retry);
+	return false;
+}
+
+List *
+work_list_resyncs(Oid subid, MemoryContext context, TimestampTz *next_look)
+{
+	List	   *resyncs = catalog_resyncs(subid);
+	List	   *seen = NIL;
+	List	   *relids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, resyncs)
+	{
+		Oid			relid = ((ResyncRow *) lfirst(lc))->relid;
+		Resync		resync;
+
+		if (list_member_oid(seen, relid))
+			continue;
+		seen = lappend_oid(seen, relid);
+		resync = resync_of(resyncs, relid);
+		if (may_begin(subid, relid, &resync, next_look))
+		{
+			MemoryContext caller = MemoryContextSwitchTo(context);
+
+			relids = lappend_oid(relids, relid);
+			MemoryContextSwitchTo(caller);
+		}
+	}
+	return relids;
+}
+
 List *
 work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 {
 	List	   *tables = NIL;
+	List	   *resyncs = catalog_resyncs(subid);
 	ListCell   *lc;
 	bool		draining = pool_is_draining(MyDatabaseId);
 
 	foreach(lc, GetSubscriptionRelations(subid, true))
 	{
 		SubscriptionRelState *rel = lfirst(lc);
+		Resync		resync = resync_of(resyncs, rel->relid);
 		TableProgress progress;
 		TimestampTz retry;
 
 		if (rel->state == SUBREL_STATE_SYNCDONE ||
 			pool_table_is_claimed(subid, rel->relid))
+			continue;
+		/* Not before it has been begun, if it may be. */
+		if (resync.set_back ||
+			((resync.requested || resync.tried) &&
+			 !(reuse_sync_paused || draining)))
 			continue;
 		if (servers_worker(subid, rel->relid))
 		{
@@ -165,7 +271,7 @@ work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 			continue;
 		}
 		if (rel->state == SUBREL_STATE_FINISHEDCOPY ||
-			!(reuse_sync_paused || draining))
+			!(reuse_sync_paused || draining) || (draining && resync.begun))
 		{
 			MemoryContext caller = MemoryContextSwitchTo(context);
 			WorkTable  *table = palloc(sizeof(WorkTable));
@@ -232,7 +338,9 @@ work_list_another_waits(Oid current)
 			future(get_postponed(subid)->until) == 0 &&
 			lease_is_held(subid, &ignored))
 			waits = work_list_tables(subid, CurrentMemoryContext,
-									 &ignored) != NIL;
+									 &ignored) != NIL ||
+				work_list_resyncs(subid, CurrentMemoryContext,
+								  &ignored) != NIL;
 	}
 	CommitTransactionCommand();
 	return waits;
@@ -258,23 +366,27 @@ work_list_look(Oid last, bool anothers_turn)
 		int			workers = pool_workers_of_subscription(subid);
 		TimestampTz until = future(get_postponed(subid)->until);
 		List	   *tables = NIL;
+		List	   *resyncs = NIL;
 
 		work->next_look = sooner(work->next_look, until);
 		if (until != 0)
 			continue;
 		tables = work_list_tables(subid, caller, &work->next_look);
+		resyncs = work_list_resyncs(subid, caller, &work->next_look);
 		if (!lease_is_held(subid, &work->next_look))
 		{
-			if (tables != NIL)
+			if (tables != NIL || resyncs != NIL)
 				(void) pool_note_problem(subid, ERRCODE_OBJECT_IN_USE,
 										 "the subscription's apply worker does not stream from its replication slot");
 			continue;
 		}
-		pool_end_problems(subid, tables == NIL ? 0 : ERRCODE_OBJECT_IN_USE);
+		pool_end_problems(subid, tables == NIL && resyncs == NIL ?
+						  0 : ERRCODE_OBJECT_IN_USE);
 		if (workers >= reuse_sync_max_workers_per_subscription ||
-			(tables == NIL && !orphans_due(subid, &work->next_look)))
+			(tables == NIL && resyncs == NIL &&
+			 !orphans_due(subid, &work->next_look)))
 			continue;
-		work->more += Min(list_length(tables),
+		work->more += Min(list_length(tables) + list_length(resyncs),
 						  reuse_sync_max_workers_per_subscription - workers);
 		if (work->subid == InvalidOid || workers < fewest ||
 			(workers == fewest &&

@@ -30,7 +30,8 @@ typedef struct WorkList
 	bool		nobody;			/* no enabled subscription of this owner */
 	Oid			subid;			/* to serve next; InvalidOid: none */
 	List	   *tables;			/* its eligible tables (WorkTable *); none if
-								 * only orphaned slots are to be dropped */
+								 * only orphaned slots are to be dropped, or
+								 * tables to be set back */
 	int			more;			/* eligible tables of all subscriptions */
 	TimestampTz next_look;		/* when something is due again; 0: never */
 } WorkList;
@@ -56,6 +57,16 @@ extern bool work_list_another_waits(Oid current);
  */
 extern List *work_list_tables(Oid subid, MemoryContext context,
 							  TimestampTz *next_look);
+
+/*
+ * Tables of one subscription that are to be synchronized anew and are not
+ * begun yet, as far as this process could begin them now (relids).  As above.
+ */
+extern List *work_list_resyncs(Oid subid, MemoryContext context,
+							   TimestampTz *next_look);
+
+/* Is its synchronization anew begun, and not over?  In a transaction. */
+extern bool work_list_resync_is_begun(Oid subid, Oid relid);
 
 /*
  * Keep a subscription out of the looks until then: its publisher is away; or

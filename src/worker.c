@@ -65,6 +65,7 @@
 #include "handover.h"
 #include "lease.h"
 #include "pool.h"
+#include "resync.h"
 #include "set_back.h"
 #include "settings.h"
 #include "staged.h"
@@ -338,7 +339,14 @@ try_to_record_failure(Oid relid, const ErrorData *failure)
 		if (!OidIsValid(relid))
 			failure_record_shortage(session, failure);
 		else if (failure != NULL)
+		{
+			if (pool_is_draining(MyDatabaseId))
+			{
+				staged_set_back(session, relid, false);
+				resync_give_back(session, relid);
+			}
 			failure_record(session, relid, failure);
+		}
 		else
 			failure_put_off(session, relid);
 	}
@@ -550,6 +558,23 @@ drop_slot_step(const Step *what)
 	orphans_step(what);
 }
 
+static void
+resyncs_step(const Step *what)
+{
+	resync_begin(session);
+}
+
+/* Begin what is to be synchronized anew; false if the way there is closed. */
+static bool
+begin_resyncs(void)
+{
+	Step		nothing = {NULL, NULL};
+	bool		ok = guarded(resyncs_step, &nothing);
+
+	pool_release_tables();
+	return ok && !pool_let_go_requested();
+}
+
 /* What the session was opened for is no more. */
 static bool session_is_over = false;
 
@@ -593,11 +618,15 @@ claim_step(const Step *what)
 		lease_is_held(subid, &ignored);
 	if (good)
 	{
+		bool		draining = pool_is_draining(MyDatabaseId);
+
 		for (int i = 0; i < batch->nrelids; i++)
-			if (work_list_is_due(subid, batch->relids[i]))
+			if (work_list_is_due(subid, batch->relids[i]) &&
+				(!draining || batch->half_done ||
+				 work_list_resync_is_begun(subid, batch->relids[i])))
 				batch->relids[n++] = batch->relids[i];
 		batch->nrelids = pool_claim_tables(subid, batch->relids, n,
-										   batch->half_done);
+										   batch->half_done || draining);
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(serving_context);
@@ -649,6 +678,22 @@ serve_plan(BatchPlan *plan)
 	return true;
 }
 
+/* Are there tables to plan for?  Not once the extension is gone. */
+static bool
+look_for_tables(void)
+{
+	TimestampTz ignored = 0;
+
+	current_tables = NIL;
+	StartTransactionCommand();
+	if (catalog_hold())
+		current_tables = work_list_tables(session->sub->oid, serving_context,
+										  &ignored);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(serving_context);
+	return current_tables != NIL;
+}
+
 /*
  * Serve a subscription until nothing of it is eligible, it has changed, or we
  * are to leave; then drop the slot at once, since it pins WAL there.
@@ -663,20 +708,11 @@ serve_subscription(const WorkList *work)
 		return;
 	tenure_start = GetCurrentTimestamp();
 	anothers_turn = false;
-	current_tables = work->tables;
 	if (guarded(orphans_step, &nothing))
 	{
-		while (current_tables != NIL && guarded(plan_step, &nothing) &&
-			   serve_plan(current_plan))
-		{
-			TimestampTz ignored = 0;
-
-			StartTransactionCommand();
-			current_tables = work_list_tables(work->subid, serving_context,
-											  &ignored);
-			CommitTransactionCommand();
-			MemoryContextSwitchTo(serving_context);
-		}
+		while (begin_resyncs() && look_for_tables() &&
+			   guarded(plan_step, &nothing) && serve_plan(current_plan))
+			;
 	}
 	/* Whoever has us let go drops the slot, or has it dropped. */
 	if (!pool_let_go_requested() && extension_is_here())
@@ -709,6 +745,8 @@ set_up_process(uint64 ticket)
 	SetConfigOption("session_replication_role", "replica",
 					PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_read_only", "off", PGC_SUSET,
+					PGC_S_OVERRIDE);
 	settings_apply();
 	serving_context = AllocSetContextCreate(TopMemoryContext,
 											"reuse_sync worker",

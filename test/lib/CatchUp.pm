@@ -133,7 +133,7 @@ sub session
 
 # close_gate($table, %opt): from now on the first row stops.  Options: gated,
 # the tables with the trigger; when, a condition for the rows that stop; event,
-# what the trigger is for (INSERT).
+# what the trigger is for (INSERT; of TRUNCATE the statement stops).
 sub close_gate
 {
 	my ($self, $table, %opt) = @_;
@@ -141,6 +141,7 @@ sub close_gate
 	my $number = $self->{number}{$table} //= 1 + keys %{ $self->{number} };
 	my $when   = $opt{when} ? "WHEN ($opt{when})" : '';
 	my $event  = $opt{event} // 'INSERT';
+	my $each   = $event eq 'TRUNCATE' ? 'STATEMENT' : 'ROW';
 	my $sql    = '';
 
 	foreach my $gated (@{ $opt{gated} // [$table] })
@@ -148,7 +149,7 @@ sub close_gate
 		# "000" makes it the first of the table's triggers.
 		$sql .= qq{
 			CREATE TRIGGER "000 gate $number" BEFORE $event ON $gated
-				FOR EACH ROW $when EXECUTE FUNCTION gate.pass($number);
+				FOR EACH $each $when EXECUTE FUNCTION gate.pass($number);
 			ALTER TABLE $gated ENABLE ALWAYS TRIGGER "000 gate $number";};
 	}
 	$self->{holder}->query_safe(
