@@ -548,7 +548,7 @@ time_to_sleep(void)
 void
 reuse_sync_launcher_main(Datum arg)
 {
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	settings_follow_reloads();
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);

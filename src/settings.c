@@ -13,7 +13,9 @@
 #include "postgres.h"
 
 #include <limits.h>
+#include <signal.h>
 
+#include "libpq/pqsignal.h"
 #include "postmaster/interrupt.h"
 #include "utils/guc.h"
 
@@ -95,6 +97,13 @@ settings_define(void)
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	testing_define_settings();
 	MarkGUCPrefixReserved("reuse_sync");
+}
+
+void
+settings_follow_reloads(void)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	ConfigReloadPending = true;
 }
 
 void

@@ -32,6 +32,13 @@ extern int	reuse_sync_max_retry_interval;	/* ms */
 
 extern void settings_define(void);
 
+/*
+ * In a process of the pool, before its signals are unblocked: obey SIGHUP.  The
+ * server has ignored those that came since the process was started, so the
+ * configuration is read again in any case.
+ */
+extern void settings_follow_reloads(void);
+
 /* In a worker: settings of the session that follow from ours. */
 extern void settings_apply(void);
 

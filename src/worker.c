@@ -732,7 +732,7 @@ serve_subscription(const WorkList *work)
 static void
 set_up_process(uint64 ticket)
 {
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	settings_follow_reloads();
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
