@@ -75,6 +75,7 @@ slot_take_origin(SyncSlot *slot)
 	if (slot->origin == InvalidRepOriginId)
 		slot->origin = replorigin_create(NameStr(slot->name));
 	CommitTransactionCommand();
+	test_point(POINT_slot_origin, NameStr(slot->name));
 
 	/* Its entry, which knows no rollback, in a transaction of its own. */
 	StartTransactionCommand();
@@ -170,6 +171,7 @@ create_on_publisher(Session *session, SyncSlot *slot)
 							   publisher_literal(conn, NameStr(slot->name))));
 	publisher_command(conn,
 					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
+	test_point(POINT_slot_asked, NameStr(slot->name));
 	res = publisher_query_unless(conn,
 								 psprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s",
 										  publisher_identifier(NameStr(slot->name)),
@@ -378,6 +380,9 @@ slot_drop(Session *session, SyncSlot *slot)
 	PG_TRY();
 	{
 		test_point(POINT_slot_drop, NameStr(slot->name));
+
+		/* What made it unnecessary (section 7, Durability). */
+		XLogFlush(XactLastCommitEnd);
 		if (slot->stream != NULL)
 			stream_end(slot->stream);
 		gone = slot_drop_by_name(session->sql, NameStr(slot->name),

@@ -159,7 +159,7 @@ test_point(TestPoint point, const char *detail)
 		fails = (error_pid == MyProcPid);
 		ereport(LOG, errmsg_internal("%s: %s", activity,
 									 fails ? "fails" : "goes on"));
-		pgstat_report_activity(STATE_RUNNING, NULL);
+		pgstat_report_activity(STATE_RUNNING, "");
 
 		/* Who set the latch meanwhile may have meant somebody else. */
 		SetLatch(MyLatch);

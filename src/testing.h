@@ -29,20 +29,24 @@
 #ifdef REUSE_SYNC_TEST_BUILD
 
 /*
- * The name, whose it is, and what has happened.  Those of a "race" are of no
- * process of the pool.
+ * The name, whose it is, and what has happened.  Those of units, which go one
+ * way or both, come with the name of a unit's first table, or of the one at
+ * hand; those of a worker are of no unit, and those of races of no process of
+ * the pool.
  */
 #define TEST_POINTS(POINT) \
-	POINT(looked, both, "a look has found work, which is not reported") \
-	POINT(connected, both, "connected to the publisher") \
-	POINT(planned, both, "tables put into batches") \
+	POINT(looked, worker, "a look has found work, which is not reported") \
+	POINT(connected, worker, "connected to the publisher") \
+	POINT(planned, worker, "tables put into batches") \
 	POINT(claimed, both, "tables claimed in shared memory") \
-	POINT(register_slot, both, "a slot is about to be numbered") \
-	POINT(slot_numbered, both, "its row is committed, not flushed") \
-	POINT(slot_registered, both, "its row is on disk") \
-	POINT(slot_made, both, "the publisher has made it, in an open transaction") \
-	POINT(slot_created, both, "that transaction is over, the row says 'creating'") \
-	POINT(slot_recorded, both, "the row says 'created'") \
+	POINT(register_slot, worker, "a slot is about to be numbered") \
+	POINT(slot_numbered, worker, "its row is committed, not flushed") \
+	POINT(slot_registered, worker, "its row is on disk") \
+	POINT(slot_asked, worker, "the publisher is about to be asked for it") \
+	POINT(slot_made, worker, "the publisher has made it, in an open transaction") \
+	POINT(slot_created, worker, "that transaction is over, the row says 'creating'") \
+	POINT(slot_recorded, worker, "the row says 'created'") \
+	POINT(slot_origin, worker, "it has an origin, which has no entry") \
 	POINT(snapshot, both, "a snapshot is about to be taken") \
 	POINT(tables_locked, both, "the publisher's tables are locked") \
 	POINT(snapshot_taken, both, "the snapshot is taken, not yet judged") \
@@ -87,17 +91,17 @@
 	POINT(origin_drop, staged, "the table's origin is about to go") \
 	POINT(origin_dropped, staged, "it is gone") \
 	POINT(unit_done, both, "nothing of the unit is left to do") \
-	POINT(released, both, "no table is claimed, orphans are to be looked for") \
+	POINT(released, worker, "no table is claimed, orphans are to be looked for") \
 	POINT(adopted_drop, staged, "a slot that was taken over is about to go") \
 	POINT(adopted_dropped, staged, "it is gone, its row is there") \
 	POINT(adopted_forgotten, staged, "its row is removed") \
-	POINT(slot_drop, both, "the worker's slot is about to go") \
-	POINT(slot_dropped, both, "it is gone, its row is there") \
-	POINT(slot_forgotten, both, "its row is removed") \
-	POINT(orphan_claimed, both, "an orphan is claimed") \
-	POINT(orphan_drop, both, "what made it one is on disk, it is about to go") \
-	POINT(orphan_dropped, both, "it is gone, its row is there") \
-	POINT(orphan_forgotten, both, "its row is removed") \
+	POINT(slot_drop, worker, "the worker's slot is about to go") \
+	POINT(slot_dropped, worker, "it is gone, its row is there") \
+	POINT(slot_forgotten, worker, "its row is removed") \
+	POINT(orphan_claimed, worker, "an orphan is claimed") \
+	POINT(orphan_drop, worker, "what made it one is on disk, it is about to go") \
+	POINT(orphan_dropped, worker, "it is gone, its row is there") \
+	POINT(orphan_forgotten, worker, "its row is removed") \
 	POINT(set_back_commit, staged, "'i' is about to be committed in a drain") \
 	POINT(set_back, staged, "it is committed") \
 	POINT(resync_commit, resync, "a table is about to be set back from 'r'") \
