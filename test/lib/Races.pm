@@ -52,6 +52,7 @@ our @EXPORT = qw(
   insert_with_xid
   stop_flushing
   sync_slot_name
+  flush_wal
   settled_rows_ok
 );
 
@@ -362,6 +363,17 @@ sub sync_slot_name
 		  . " WHERE slot_name LIKE 'reuse\\_sync\\_%'");
 }
 
+# Flush what has been committed asynchronously, so that it is waited for as
+# well.  A transaction that writes nothing but its commit does not do that.
+sub flush_wal
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres',
+		q{SELECT pg_logical_emit_message(true, 'test', '')});
+	return;
+}
+
 # settled_rows_ok($pub, $sub, @tables): when all is synchronized and applied,
 # one test for each table, that its rows are the same on both sides.
 sub settled_rows_ok
@@ -369,8 +381,7 @@ sub settled_rows_ok
 	my ($pub, $sub, @tables) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	# What has been committed asynchronously is to be waited for as well.
-	$pub->safe_psql('postgres', 'SELECT txid_current()');
+	flush_wal($pub);
 	wait_ready($sub, 's');
 	catch_up($pub, $sub, 's');
 	rows_ok($pub, $sub, $_, "rows of table $_") foreach @tables;
