@@ -39,8 +39,8 @@ clang_flags = $(if $(findstring clang,$(shell $(CC) --version)),\
 	-Wno-ignored-optimization-argument -Wno-unknown-warning-option \
 	-Wno-ignored-attributes)
 
-# "make TEST_BUILD=1" for a library that test/guards can take apart, see
-# src/testing.h.  It is for tests alone.
+# "make TEST_BUILD=1" for a library that test/guards can take apart, and
+# test/crashes stop at any step, see src/testing.h.  It is for tests alone.
 test_flags = $(if $(TEST_BUILD),-DREUSE_SYNC_TEST_BUILD)
 
 # PGXS tracks no headers; the compiler writes what each object depends on.

@@ -31,11 +31,10 @@
 /*
  * The name, whose it is, and what has happened.  Those of units, which go one
  * way or both, come with the name of a unit's first table, or of the one at
- * hand; those of a worker are of no unit, and those of races of no process of
- * the pool.
+ * hand; those of a worker are of no unit, and those of races are no steps.
  */
 #define TEST_POINTS(POINT) \
-	POINT(looked, worker, "a look has found work, which is not reported") \
+	POINT(looked, race, "a look has found work, which is not reported") \
 	POINT(connected, worker, "connected to the publisher") \
 	POINT(planned, worker, "tables put into batches") \
 	POINT(claimed, both, "tables claimed in shared memory") \
