@@ -82,7 +82,7 @@ else # no server to build against, or only libpq's pg_config
 
 all install installdirs uninstall installcheck clean distclean maintainer-clean:
 	@echo >&2 "$(PG_CONFIG) names no server with its development files."
-	@echo >&2 "Install them (Debian: postgresql-server-dev-15) or give PG_CONFIG=path."
+	@echo >&2 "Install them (Debian: postgresql-server-dev-17, say) or give PG_CONFIG=path."
 	@exit 1
 
 .PHONY: all install installdirs uninstall installcheck clean distclean maintainer-clean

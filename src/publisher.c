@@ -306,7 +306,9 @@ identify(Publisher *pub)
 						  " CASE WHEN NOT r.in_recovery THEN"
 						  " pg_catalog.substr(pg_catalog.pg_walfile_name("
 						  "pg_catalog.pg_current_wal_insert_lsn()), 1, 8)"
-						  " END"
+						  " END, pg_catalog.date_part('epoch',"
+						  "pg_catalog.pg_postmaster_start_time())::pg_catalog.numeric"
+						  " * 1000000"
 						  " FROM pg_catalog.pg_control_system() s,"
 						  " pg_catalog.pg_is_in_recovery() r(in_recovery)");
 	if (res->nrows != 1)
@@ -317,6 +319,7 @@ identify(Publisher *pub)
 	pub->identity.in_recovery = publisher_value(res, 0, 1)[0] == 't';
 	if (publisher_value(res, 0, 2) != NULL)
 		pub->identity.timeline = strtoul(publisher_value(res, 0, 2), NULL, 16);
+	pub->identity.started = strtoi64(publisher_value(res, 0, 3), NULL, 10);
 }
 
 static void

@@ -31,6 +31,7 @@ typedef struct PublisherIdentity
 	uint64		sysid;
 	uint32		timeline;
 	bool		in_recovery;	/* a standby (C4) */
+	int64		started;		/* when, in us: tells standbys apart */
 } PublisherIdentity;
 
 /* A query's result as text; a null value is a null pointer. */

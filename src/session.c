@@ -89,6 +89,39 @@ session_open(Oid subid, bool enabled)
 	return session;
 }
 
+/*
+ * C4: how far a standby has got says something only of what is streamed from
+ * itself.  So the apply worker must stream from the same one: its slot is
+ * there, and is not a copy that is kept for a failover (17).
+ */
+static void
+check_standby(Session *session)
+{
+	PublisherResult *res;
+
+	if (publisher_version(session->sql) < 160000)
+		ereport(ERROR,
+				errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				errmsg("the publisher of subscription \"%s\" is a standby",
+					   session->sub->name),
+				errhint("Subscribe to the primary server."));
+
+	res = publisher_query(session->sql,
+						  psprintf("SELECT FROM pg_catalog.pg_replication_slots"
+								   " WHERE slot_name = %s%s",
+								   publisher_literal(session->sql,
+													 session->sub->slotname ?
+													 session->sub->slotname : ""),
+								   publisher_version(session->sql) >= 170000 ?
+								   " AND NOT synced" : ""));
+	if (res->nrows != 1)
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("subscription \"%s\" does not stream from the standby that its connection string has led to",
+					   session->sub->name),
+				errhint("Name a single server in the connection string."));
+}
+
 void
 session_connect(Session *session)
 {
@@ -101,13 +134,8 @@ session_connect(Session *session)
 									 EXTENSION_NAME);
 	pool_end_problems(session->sub->oid, ERRCODE_CONNECTION_FAILURE);
 
-	/* C4: a snapshot of a standby does not say which transactions run. */
 	if (publisher_identity(session->sql)->in_recovery)
-		ereport(ERROR,
-				errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				errmsg("the publisher of subscription \"%s\" is a standby",
-					   session->sub->name),
-				errhint("Subscribe to the primary server."));
+		check_standby(session);
 }
 
 Publisher *
@@ -123,7 +151,7 @@ session_open_another(Session *session, bool replication)
 	b = publisher_identity(another);
 	if (guard_is_on("c3") &&
 		(a->sysid != b->sysid || a->timeline != b->timeline ||
-		 a->in_recovery != b->in_recovery))
+		 a->in_recovery != b->in_recovery || a->started != b->started))
 	{
 		publisher_disconnect(another);
 		ereport(ERROR,
@@ -252,11 +280,38 @@ session_parse_lsn(const char *text)
 	return ((uint64) hi) << 32 | lo;
 }
 
+/*
+ * C4: all that anybody has been sent by a standby has been replayed there
+ * before, and what it replays is flushed.  But if it is one no longer, others
+ * commit above the last position that was replayed.
+ */
+static XLogRecPtr
+standby_position(Session *session)
+{
+	PublisherResult *res;
+	XLogRecPtr	lsn;
+
+	res = publisher_query(session->sql,
+						  "SELECT pg_catalog.pg_last_wal_replay_lsn()");
+	lsn = session_parse_lsn(publisher_value(res, 0, 0));
+	test_point(POINT_replay_position, "");
+	res = publisher_query(session->sql,
+						  "SELECT pg_catalog.pg_is_in_recovery()");
+	if (guard_is_on("c4") && strcmp(publisher_value(res, 0, 0), "t") != 0)
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("the publisher of subscription \"%s\" has been promoted",
+					   session->sub->name));
+	return lsn;
+}
+
 XLogRecPtr
 session_make_position(Session *session)
 {
 	PublisherResult *res;
 
+	if (publisher_identity(session->sql)->in_recovery)
+		return standby_position(session);
 	if (!guard_is_on("p_message"))
 	{
 		res = publisher_query(session->sql,

@@ -125,7 +125,8 @@ staged_resume(Unit *unit)
 	if (reason == NULL && ours)
 	{
 		MemoryContextSwitchTo(unit->context);
-		unit->snapshot = remote_snapshot_parse(progress.snapshot);
+		if (progress.snapshot != NULL)
+			unit->snapshot = remote_snapshot_parse(progress.snapshot);
 		unit->filter_end = progress.filter_end;
 		if (progress.publications != NULL)
 			unit->publications = pstrdup(progress.publications);
@@ -309,7 +310,7 @@ record_copy(Unit *unit, bool was_empty)
 	catalog_get_progress(subid, table->relid, &progress);
 	progress.slot_id = unit->slot_id;
 	progress.copy_xid = GetTopTransactionId();
-	progress.snapshot = snapshot_text(unit->snapshot);
+	progress.snapshot = unit->snapshot ? snapshot_text(unit->snapshot) : NULL;
 	progress.filter_end = unit->filter_end;
 	progress.publications = session_publication_names(unit->session);
 	progress.was_empty = was_empty;

@@ -156,8 +156,9 @@ skip_number(SyncSlot *slot)
 /*
  * Ask the publisher for the slot, in a transaction that tells what the slot's
  * start corresponds to.  That snapshot is only kept (C1 a); no table is locked
- * while the creation waits for running transactions.  False if there is a slot
- * of that name.
+ * while the creation waits for running transactions.  On a standby the
+ * transaction stays open for the one unit that the slot serves (C4).  False if
+ * there is a slot of that name.
  */
 static bool
 create_on_publisher(Session *session, SyncSlot *slot)
@@ -186,6 +187,15 @@ create_on_publisher(Session *session, SyncSlot *slot)
 				errmsg("unexpected answer to CREATE_REPLICATION_SLOT from the publisher"));
 	slot->position = session_parse_lsn(publisher_value(res, 0, 1));
 	test_point(POINT_slot_made, NameStr(slot->name));
+
+	if (publisher_identity(conn)->in_recovery)
+	{
+		/* C4: what it says of itself is not true, but it can be used. */
+		slot->has_snapshot = true;
+		slot->fingerprint = slot_fingerprint(session, conn);
+		slot->made_on = *publisher_identity(conn);
+		return true;
+	}
 
 	res = publisher_query(conn, "SELECT pg_catalog.pg_current_snapshot()");
 	slot->birth = remote_snapshot_parse(res->nrows == 1 ?

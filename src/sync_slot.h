@@ -40,6 +40,7 @@ typedef struct SyncSlot
 	XLogRecPtr	position;		/* the next unit's changes start here */
 	int64		units;			/* served so far */
 	Publisher  *conn;			/* it was created over; a stream takes it */
+	bool		has_snapshot;	/* ... and still has the slot's snapshot: C4 */
 	struct Stream *stream;		/* null until the first unit streams */
 } SyncSlot;
 

@@ -107,6 +107,7 @@
 	POINT(resync_set_back, resync, "it is, and the apply worker may not know") \
 	POINT(resync_stopped, resync, "that apply worker is gone") \
 	POINT(resync_begun, resync, "the table waits like any other") \
+	POINT(replay_position, race, "a standby has said how far it is") \
 	POINT(settle, race, "an apply worker knows of the extension") \
 	POINT(apply_workers_listed, race, "CREATE EXTENSION knows the apply workers") \
 	POINT(tablesync_commit, race, "a built-in worker is about to commit")

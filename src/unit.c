@@ -538,6 +538,77 @@ begin_with_lock(Unit *unit)
 					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
 }
 
+/* The tables, as oids; what a partitioned one consists of included. */
+static char *
+remote_oids(Unit *unit)
+{
+	Publisher  *conn = unit->session->sql;
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfoString(&buf,
+						   "SELECT DISTINCT unnest(c.oid || ARRAY("
+						   "SELECT relid::oid FROM pg_catalog.pg_partition_tree(c.oid)))"
+						   " FROM pg_catalog.pg_class c"
+						   " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+						   " WHERE (n.nspname, c.relname) IN (");
+	for (int i = 0; i < unit->ntables; i++)
+		appendStringInfo(&buf, "%s(%s, %s)", i > 0 ? ", " : "",
+						 publisher_literal(conn, unit->tables[i].nspname),
+						 publisher_literal(conn, unit->tables[i].relname));
+	appendStringInfoChar(&buf, ')');
+	return buf.data;
+}
+
+/*
+ * C4: on a standby a unit uses the snapshot that came with a slot of its own.
+ * So C5 needs another form: the locks come after the snapshot, and whoever
+ * has rewritten a table in between is found out by its file.
+ */
+static SnapshotVerdict
+take_slots_snapshot(Unit *unit)
+{
+	SyncSlot   *slot = unit->slot;
+	Publisher  *conn = slot->conn;
+	PublisherResult *res;
+	StringInfoData sql;
+	char	   *message;
+	int			sqlstate;
+
+	if (!slot->has_snapshot)
+		return SNAPSHOT_NEEDS_NEW_SLOT;
+	slot->has_snapshot = false;
+	test_point(POINT_snapshot_taken, unit->tables[0].relname);
+
+	/* The role may have rights on some columns only: see begin_with_lock. */
+	initStringInfo(&sql);
+	appendStringInfo(&sql, "SET LOCAL lock_timeout = %d",
+					 reuse_sync_handover_lock_timeout);
+	for (int i = 0; i < unit->ntables; i++)
+		appendStringInfo(&sql, "; SELECT FROM %s.%s LIMIT 0",
+						 publisher_identifier(unit->tables[i].nspname),
+						 publisher_identifier(unit->tables[i].relname));
+	sqlstate = publisher_try_command(conn, sql.data, &message);
+	if (sqlstate != 0)
+		cannot_lock(unit, sqlstate, message);
+	test_point(POINT_tables_locked, unit->tables[0].relname);
+
+	res = publisher_query(conn,
+						  psprintf("SELECT FROM pg_catalog.pg_class"
+								   " WHERE relkind = 'r' AND oid IN (%s)"
+								   " AND pg_catalog.pg_relation_filenode(oid)"
+								   " IS DISTINCT FROM relfilenode",
+								   remote_oids(unit)));
+	if (guard_is_on("c5") && res->nrows > 0)
+		return SNAPSHOT_NEEDS_NEW_SLOT;
+
+	/* Nothing to filter: the stream begins where the snapshot ends. */
+	unit->conn = conn;
+	unit->delivered = NULL;
+	unit->position = slot->position;
+	return SNAPSHOT_FITS;
+}
+
 SnapshotVerdict
 unit_take_snapshot(Unit *unit)
 {
@@ -561,6 +632,8 @@ unit_take_snapshot(Unit *unit)
 		if (!slot_may_serve(slot, unit->tables[i].relid))
 			return SNAPSHOT_NEEDS_NEW_SLOT;
 
+	if (publisher->in_recovery)
+		return take_slots_snapshot(unit);
 	begin_with_lock(unit);
 
 	test_point(POINT_tables_locked, unit->tables[0].relname);
@@ -600,7 +673,10 @@ unit_take_snapshot(Unit *unit)
 		verdict = SNAPSHOT_NEEDS_NEW_SLOT;
 
 	if (verdict == SNAPSHOT_FITS)
+	{
+		unit->conn = conn;
 		delivered_xids_prune(&slot->delivered, unit->snapshot->xmin);
+	}
 	else
 	{
 		publisher_command(conn, "ROLLBACK");
@@ -702,13 +778,13 @@ copy_one(Unit *unit, UnitTable *table)
 	int64		before = MyPoolWorker->bytes_copied;
 
 	unit->at = table;
-	remote = copy_describe(session->sql, session->sub->publications,
+	remote = copy_describe(unit->conn, session->sub->publications,
 						   table->nspname, table->relname);
 	test_point(POINT_described, table->relname);
 	table->bytes_total = remote->bytes;
 	if (unit->ntables == 1)
 		pool_set_bytes_total(remote->bytes);
-	table->tuples_copied = copy_table(session->sql, remote, table->relid,
+	table->tuples_copied = copy_table(unit->conn, remote, table->relid,
 									  copy_progress);
 	table->bytes_copied = MyPoolWorker->bytes_copied - before;
 	Counters.bytes_copied += table->bytes_copied;
@@ -734,7 +810,7 @@ unit_copy_tables(Unit *unit)
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
-	publisher_command(unit->session->sql, "COMMIT");
+	publisher_command(unit->conn, "COMMIT");
 	session_release_lock(unit->session);
 	pool_note_snapshot(0);
 	test_point(POINT_copy_done, unit->tables[0].relname);

@@ -67,6 +67,8 @@ typedef struct Unit
 	NameData	slot_name;
 	DeliveredXids *delivered;	/* the worker's slot's; null if adopted */
 
+	Publisher  *conn;			/* the snapshot is on; null: none was taken */
+
 	/* What the copy saw; null: a slot's own snapshot, nothing to filter. */
 	RemoteSnapshot *snapshot;
 	XLogRecPtr	filter_end;		/* the snapshot decides below this LSN */

@@ -413,7 +413,7 @@ is_shortage(const ErrorData *edata)
 	int			category = ERRCODE_TO_CATEGORY(edata->sqlerrcode);
 
 	return unit == NULL ||
-		(unit->snapshot == NULL && !unit->refused &&
+		(unit->conn == NULL && unit->snapshot == NULL && !unit->refused &&
 		 (slot == NULL || category == ERRCODE_CONNECTION_EXCEPTION ||
 		  category == ERRCODE_INSUFFICIENT_RESOURCES));
 }
@@ -433,7 +433,7 @@ attribute_failure(bool outdated, const ErrorData *edata)
 
 	/* Somebody has what is being copied into: not this way, then. */
 	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE && unit->express &&
-		unit->snapshot != NULL)
+		unit->conn != NULL)
 		unit->too_long = true;
 
 	if (unit->ntables == 1 && !unit->too_long)
