@@ -547,7 +547,7 @@ remote_oids(Unit *unit)
 
 	initStringInfo(&buf);
 	appendStringInfoString(&buf,
-						   "SELECT DISTINCT unnest(c.oid || ARRAY("
+						   "SELECT DISTINCT pg_catalog.unnest(c.oid || ARRAY("
 						   "SELECT relid::oid FROM pg_catalog.pg_partition_tree(c.oid)))"
 						   " FROM pg_catalog.pg_class c"
 						   " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
