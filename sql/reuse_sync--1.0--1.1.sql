@@ -131,3 +131,17 @@ AS 'MODULE_PATHNAME', 'reuse_sync_resync_table'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION reuse_sync.resync_table(name, regclass, boolean) IS
     'has one table of the subscription synchronized anew while replication of all others goes on';
+
+CREATE FUNCTION reuse_sync.check(
+    OUT severity text,                  -- error, warning, notice
+    OUT object text,
+    OUT problem text,
+    OUT hint text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'reuse_sync_check'
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION reuse_sync.check() IS
+    'one row per thing that is wrong or likely to go wrong here or on the publishers';
+REVOKE ALL ON FUNCTION reuse_sync.check() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION reuse_sync.check() TO pg_monitor;

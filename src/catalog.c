@@ -182,6 +182,16 @@ catalog_exists(int elevel)
 	return found;
 }
 
+void
+catalog_note_standing(void)
+{
+	pool_note_database(MyDatabaseId,
+					   catalog_exists(0) ? DATABASE_HAS_EXTENSION :
+					   OidIsValid(get_extension_oid(EXTENSION_NAME, true)) ?
+					   DATABASE_HAS_OTHER_VERSION :
+					   DATABASE_LACKS_EXTENSION);
+}
+
 bool
 catalog_hold(void)
 {

@@ -106,6 +106,9 @@ typedef struct PoolCounters
  */
 extern bool catalog_exists(int elevel);
 
+/* Tell the pool what was found of the extension in this database. */
+extern void catalog_note_standing(void);
+
 /*
  * Keep the extension from being dropped until the end of the transaction;
  * false if it is not there.

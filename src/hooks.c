@@ -89,6 +89,7 @@ settle_apply_worker(void)
 		SetConfigOption("max_sync_workers_per_subscription", "0",
 						PGC_POSTMASTER, PGC_S_OVERRIDE);
 	pool_publish_apply_worker(MyLogicalRepWorker->subid, ours);
+	catalog_note_standing();
 	if (ours)
 		lease_follow_apply_worker();
 }
@@ -132,7 +133,10 @@ act_on_commit(void)
 	ListCell   *lc;
 
 	if (at_commit.restart_apply_workers)
+	{
 		pool_set_draining(MyDatabaseId, false);
+		pool_note_database(MyDatabaseId, DATABASE_UNKNOWN);
+	}
 
 	/* Without waiting; the server's launcher brings them back. */
 	foreach(lc, at_commit.apply_pids)

@@ -345,8 +345,11 @@ take_reports(void)
 		if (copy.finished && (copy.hinted || copy.leave))
 			make_due(group);
 		else if ((copy.finished && !copy.done) || never_came_up)
+		{
 			group->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													 wal_retrieve_retry_interval);
+			pool_note_failure(copy.dbid, copy.userid);
+		}
 		if (copy.finished || never_came_up)
 		{
 			/* Of those that have as few, the others come first. */

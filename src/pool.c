@@ -33,12 +33,21 @@
 
 /* How often the same problem of a subscription is reported, ms. */
 #define REPORT_INTERVAL	600000
+#define MAX_DATABASES	256
 
 typedef struct PoolHint
 {
 	Oid			dbid;
 	bool		cleanup;		/* slots of dropped subscriptions too */
 } PoolHint;
+
+typedef struct PoolDatabase
+{
+	Oid			dbid;
+	Oid			userid;			/* InvalidOid: the database's cleaner */
+	DatabaseStanding standing;	/* in the entry of the cleaner */
+	int			failures;
+} PoolDatabase;
 
 typedef struct PoolShared
 {
@@ -57,6 +66,9 @@ typedef struct PoolShared
 	Oid			draining[MAX_DRAINING];
 
 	PoolProblem problems[MAX_PROBLEMS];
+	/* when there are more, the oldest are forgotten */
+	int			ndatabases;
+	PoolDatabase databases[MAX_DATABASES];
 
 	int			napply;
 	ApplyWorkerEntry *apply;	/* max_logical_replication_workers of them */
@@ -788,6 +800,83 @@ pool_apply_worker_standing(int pid)
 				APPLY_STANDS_ASIDE : APPLY_USES_OWN_WORKERS;
 	pool_unlock();
 	return standing;
+}
+
+/* --- what is known of databases --- */
+
+/* Caller holds the lock; null if there is no entry and none is to be made. */
+static PoolDatabase *
+database_entry(Oid dbid, Oid userid, bool create)
+{
+	PoolDatabase *entry;
+
+	for (int i = 0; i < Min(Pool->ndatabases, MAX_DATABASES); i++)
+	{
+		entry = &Pool->databases[i];
+		if (entry->dbid == dbid && entry->userid == userid)
+			return entry;
+	}
+	if (!create)
+		return NULL;
+	entry = &Pool->databases[Pool->ndatabases++ % MAX_DATABASES];
+	*entry = (PoolDatabase) {.dbid = dbid, .userid = userid};
+	return entry;
+}
+
+void
+pool_note_database(Oid dbid, DatabaseStanding standing)
+{
+	pool_lock(true);
+	database_entry(dbid, InvalidOid, true)->standing = standing;
+	pool_unlock();
+	ConditionVariableBroadcast(&Pool->changed);
+}
+
+DatabaseStanding
+pool_database_standing(Oid dbid)
+{
+	PoolDatabase *entry;
+	DatabaseStanding standing;
+
+	pool_lock(false);
+	entry = database_entry(dbid, InvalidOid, false);
+	standing = entry ? entry->standing : DATABASE_UNKNOWN;
+	pool_unlock();
+	return standing;
+}
+
+void
+pool_note_failure(Oid dbid, Oid userid)
+{
+	pool_lock(true);
+	database_entry(dbid, userid, true)->failures++;
+	pool_unlock();
+	ConditionVariableBroadcast(&Pool->changed);
+}
+
+void
+pool_note_success(Oid dbid, Oid userid)
+{
+	PoolDatabase *entry;
+
+	pool_lock(true);
+	entry = database_entry(dbid, userid, false);
+	if (entry != NULL)
+		entry->failures = 0;
+	pool_unlock();
+}
+
+int
+pool_database_failures(Oid dbid)
+{
+	int			failures = 0;
+
+	pool_lock(false);
+	for (int i = 0; i < Min(Pool->ndatabases, MAX_DATABASES); i++)
+		if (Pool->databases[i].dbid == dbid)
+			failures += Pool->databases[i].failures;
+	pool_unlock();
+	return failures;
 }
 
 /* --- requests of other backends --- */

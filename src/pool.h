@@ -248,6 +248,28 @@ extern void pool_publish_streaming(bool streams);
  */
 extern bool pool_apply_worker_streams(Oid subid, int grace);
 
+/* --- what is known of databases --- */
+
+/* The pool, connected to none of them, learns it from those who are. */
+typedef enum DatabaseStanding
+{
+	DATABASE_UNKNOWN,
+	DATABASE_HAS_EXTENSION,
+	DATABASE_LACKS_EXTENSION,
+	DATABASE_HAS_OTHER_VERSION	/* than that of this library */
+} DatabaseStanding;
+
+extern void pool_note_database(Oid dbid, DatabaseStanding standing);
+extern DatabaseStanding pool_database_standing(Oid dbid);
+
+/*
+ * A process for this database and owner has ended before it could do anything,
+ * or died; or one has looked.  How many have failed since, of any owner.
+ */
+extern void pool_note_failure(Oid dbid, Oid userid);
+extern void pool_note_success(Oid dbid, Oid userid);
+extern int	pool_database_failures(Oid dbid);
+
 /* --- requests of other backends --- */
 
 /*

@@ -762,6 +762,8 @@ begin_work(void)
 
 	StartTransactionCommand();
 	exists = catalog_exists(WARNING) && catalog_hold();
+	catalog_note_standing();
+	pool_note_success(MyDatabaseId, MyPoolWorker->userid);
 	strlcpy(database_name, get_database_name(MyDatabaseId), NAMEDATALEN);
 	if (exists)
 		catalog_forget_strangers();
