@@ -76,6 +76,9 @@ struct ApplyStream
 	const ApplyTarget *targets;
 	int			ntargets;
 	RepOriginId origin;
+
+	/* For the error context: of which origin, or nothing. */
+	char		of_origin[NAMEDATALEN + 32];
 };
 
 /* The stream whose message is being processed. */
@@ -171,6 +174,18 @@ apply_set_targets(ApplyStream *stream, const ApplyTarget *targets,
 		if (remote->target != NULL)
 			map_relation(remote->message);
 	}
+}
+
+/*
+ * Name the origin: see apply.h.
+ */
+void
+apply_set_origin_name(ApplyStream *stream, const char *name)
+{
+	stream->of_origin[0] = '\0';
+	if (name[0] != '\0')
+		snprintf(stream->of_origin, sizeof(stream->of_origin),
+				 " for replication origin \"%s\"", name);
 }
 
 /*
@@ -636,24 +651,26 @@ message_error_context(void *arg)
 	/* apply_message() itself, or a message we do not look into */
 	if (msg->type == 0)
 	{
-		errcontext("processing a message of remote transaction %u, finished at %X/%X",
+		errcontext("processing a message%s of remote transaction %u, finished at %X/%X",
+				   current->of_origin,
 				   remote_xid, LSN_FORMAT_ARGS(remote_commit_lsn));
 		return;
 	}
 
 	action = logicalrep_message_type(msg->type);
 	if (msg->remote == NULL)
-		errcontext("processing \"%s\" of remote transaction %u, finished at %X/%X",
-				   action, remote_xid, LSN_FORMAT_ARGS(remote_commit_lsn));
+		errcontext("processing \"%s\"%s of remote transaction %u, finished at %X/%X",
+				   action, current->of_origin,
+				   remote_xid, LSN_FORMAT_ARGS(remote_commit_lsn));
 	else if (msg->change.column < 0)
-		errcontext("processing \"%s\" for target table \"%s.%s\" of remote transaction %u, finished at %X/%X",
-				   action,
+		errcontext("processing \"%s\"%s for target table \"%s.%s\" of remote transaction %u, finished at %X/%X",
+				   action, current->of_origin,
 				   NameStr(msg->remote->nspname),
 				   NameStr(msg->remote->relname),
 				   remote_xid, LSN_FORMAT_ARGS(remote_commit_lsn));
 	else
-		errcontext("processing \"%s\" for target table \"%s.%s\" column \"%s\" of remote transaction %u, finished at %X/%X",
-				   action,
+		errcontext("processing \"%s\"%s for target table \"%s.%s\" column \"%s\" of remote transaction %u, finished at %X/%X",
+				   action, current->of_origin,
 				   NameStr(msg->remote->nspname),
 				   NameStr(msg->remote->relname),
 				   msg->change.entry->remoterel.attnames[msg->change.column],

@@ -50,6 +50,12 @@ extern void apply_set_targets(ApplyStream *stream,
 							  RepOriginId origin);
 
 /*
+ * Name the origin whose position, pg_replication_origin_advance(), can pass
+ * over a transaction that fails, for error messages; "" if there is none.
+ */
+extern void apply_set_origin_name(ApplyStream *stream, const char *name);
+
+/*
  * Name the remote transaction that the next messages belong to, for error
  * contexts: its xid and the LSN of its commit.
  */

@@ -186,6 +186,7 @@ stream_serve(Stream *stream, Unit *unit)
 	stream->unit = unit;
 	stream->keep_open = false;
 	stream->last_check = GetCurrentTimestamp();
+	apply_set_origin_name(stream->apply, NameStr(unit->origin_name));
 	if (stream->started)
 		apply_set_targets(stream->apply, unit->targets, unit->ntables,
 					  unit->origin);

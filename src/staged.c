@@ -37,8 +37,9 @@
 static char *
 origin_name(Unit *unit)
 {
-	return psprintf("pg_%u_%u", unit->session->sub->oid,
-					unit->tables[0].relid);
+	snprintf(NameStr(unit->origin_name), NAMEDATALEN, "pg_%u_%u",
+			 unit->session->sub->oid, unit->tables[0].relid);
+	return NameStr(unit->origin_name);
 }
 
 /* --- going on from 'f' --- */

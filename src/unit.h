@@ -79,6 +79,7 @@ typedef struct Unit
 	 */
 	char	   *publications;
 
+	NameData	origin_name;	/* of the table's own origin, or empty */
 	RepOriginId origin;			/* what local changes are tagged with */
 	XLogRecPtr	position;		/* commits below are applied and committed */
 	XLogRecPtr	mark;			/* made after the copy; catch up to it first */

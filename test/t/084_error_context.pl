@@ -72,7 +72,7 @@ foreach my $case (@cases)
 	my $column = $case->{named} ? " column \"$case->{named}\"" : '';
 	my $context =
 	  with_extension()
-	  ? qr/CONTEXT:  .*processing "$case->{type}" for target table "public\.$table"$column of remote transaction $xid, finished at ([[:xdigit:]]+\/[[:xdigit:]]+)/
+	  ? qr/CONTEXT:  .*processing "$case->{type}" for replication origin "pg_\d+_\d+" for target table "public\.$table"$column of remote transaction $xid, finished at ([[:xdigit:]]+\/[[:xdigit:]]+)/
 	  : qr/CONTEXT:  .*processing remote data for .* during message type "$case->{type}" for replication target relation "public\.$table"$column in transaction $xid, finished at ([[:xdigit:]]+\/[[:xdigit:]]+)/;
 	$sub->wait_for_log($context, $offset);
 	my ($lsn) = slurp_file($sub->logfile, $offset) =~ $context;
@@ -87,6 +87,39 @@ foreach my $case (@cases)
 	wait_ready($sub, $table);
 	rows_ok($pub, $sub, $table, "$table: mended");
 }
+
+# Whoever passes over the transaction with the origin's position finds its name
+# there, and the table goes on after it.
+$pub->safe_psql('postgres', q{
+	CREATE TABLE passed (a int PRIMARY KEY, b text);
+	INSERT INTO passed SELECT g, 'row' FROM generate_series(1, 1000) g;
+	CREATE PUBLICATION passed FOR TABLE passed});
+$sub->safe_psql('postgres',
+	'CREATE TABLE passed (a int PRIMARY KEY CHECK (a <> 5000), b text)');
+$catchup->close_gate('passed');
+my $start = -s $sub->logfile;
+subscribe($pub, $sub, 'passed', 'passed');
+$catchup->wait_at_gates(['passed']);
+$pub->safe_psql('postgres', q{
+	INSERT INTO passed VALUES (5000, 'in the way');
+	INSERT INTO passed VALUES (5001, 'after it')});
+$catchup->open_gate('passed');
+my $named =
+  qr/for replication origin "(pg_\d+_\d+)".* finished at ([[:xdigit:]]+\/[[:xdigit:]]+)/;
+$sub->wait_for_log($named, $start);
+my ($origin, $end) = slurp_file($sub->logfile, $start) =~ $named;
+$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION passed DISABLE');
+$sub->poll_query_until('postgres', qq{
+	SELECT pg_replication_origin_advance('$origin', '$end'::pg_lsn + 1)
+		IS NOT NULL FROM pg_replication_origin
+	WHERE roname = '$origin' AND NOT EXISTS (
+		SELECT FROM pg_stat_activity WHERE backend_type = 'reuse_sync worker'
+		AND state <> 'idle')}) or die 'the origin is in use';
+$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION passed ENABLE');
+wait_ready($sub, 'passed');
+rows_ok($pub, $sub, 'SELECT * FROM passed WHERE a <> 5000',
+	"a transaction is passed over with the origin's position", 'passed');
+$pub->safe_psql('postgres', 'DELETE FROM passed WHERE a = 5000');
 
 # A copy tells the table with its schema, the line and the column.
 $pub->safe_psql('postgres', q{
