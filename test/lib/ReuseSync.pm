@@ -71,14 +71,17 @@ sub with_extension
 }
 
 # Create and start a server.  The configuration is a hash of settings; the
-# key "initdb" is special: a reference to a list of options for initdb.  By
-# default nothing depends on the locale of whoever runs the tests.
+# keys "initdb" and "install_path" are special: a reference to a list of options
+# for initdb, and where another server is installed.  By default nothing depends
+# on the locale of whoever runs the tests.
 sub new_node
 {
 	my ($name, %conf) = @_;
 	my $initdb = delete $conf{initdb} // [ '--encoding=UTF8', '--locale=C' ];
+	my $path  = delete $conf{install_path};
+	my @where = defined $path ? (install_path => $path) : ();
 
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = PostgreSQL::Test::Cluster->new($name, @where);
 	$node->init(allows_streaming => 'logical', extra => $initdb);
 	foreach my $key (sort keys %conf)
 	{
