@@ -105,24 +105,29 @@ start_streaming(Stream *stream)
 {
 	Unit	   *unit = stream->unit;
 	Session    *session = stream->session;
+	PublisherResult *res;
 	StringInfoData command;
+	char	   *set_name = "";
 	char	   *reason;
 
+	if (stream->conn == NULL)
+	{
+		stream->conn = session_open_another(session, true);
+		set_name = psprintf("SET application_name = %s;",
+							publisher_literal(stream->conn,
+											  NameStr(stream->slot_name)));
+	}
+
 	/* The server would silently move a start below it forward. */
-	if (!slot_can_start(session, NameStr(stream->slot_name), unit->position,
-						&reason))
+	res = publisher_query(stream->conn,
+						  psprintf("%s%s", set_name,
+								   slot_start_query(session,
+													NameStr(stream->slot_name))));
+	if (!slot_may_start(res, unit->position, &reason))
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("cannot stream from replication slot \"%s\": %s",
 					   NameStr(stream->slot_name), reason));
-	if (stream->conn == NULL)
-	{
-		stream->conn = session_open_another(session, true);
-		publisher_command(stream->conn,
-						  psprintf("SET application_name = %s",
-								   publisher_literal(stream->conn,
-													 NameStr(stream->slot_name))));
-	}
 
 	initStringInfo(&command);
 	appendStringInfo(&command,

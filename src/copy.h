@@ -13,37 +13,22 @@
 #ifndef REUSE_SYNC_COPY_H
 #define REUSE_SYNC_COPY_H
 
-#include "nodes/pg_list.h"
-#include "replication/logicalproto.h"
+#include "lib/stringinfo.h"
 
 #include "publisher.h"
-
-/* A table as the publisher publishes it to us. */
-typedef struct RemoteTable
-{
-	LogicalRepRelation rel;		/* as a RELATION message would say it */
-	char		relkind;
-	bool		binary;			/* copied in binary format; set by copy_table */
-	List	   *row_filters;	/* SQL expressions (char *) to be ORed; NIL: all
-								 * rows */
-	int64		bytes;			/* size on the publisher, -1 if not known */
-} RemoteTable;
+#include "remote_table.h"
 
 /*
- * Describe a table, in the transaction that is open on the publisher, as the
- * subscribed publications (a list of String nodes) publish it: columns, row
- * filters, replica identity.  palloc'd in the current context.
- *
- * Throws ERRCODE_UNDEFINED_TABLE if it is not there, and
- * ERRCODE_FEATURE_NOT_SUPPORTED if the publications give it different column
- * lists.
+ * Append the command whose answer copy_table takes.  It is sent by the caller
+ * (publisher_begin), perhaps among others, in the transaction that is open on
+ * the publisher.
  */
-extern RemoteTable *copy_describe(Publisher *pub, List *publications,
-								  const char *nspname, const char *relname);
+extern void copy_append_command(StringInfo sql, Publisher *pub,
+								RemoteTable *remote);
 
 /*
- * Copy its rows in the transaction that is open on the publisher into the
- * local table, in the caller's local transaction.  Takes ROW EXCLUSIVE on it
+ * Copy the rows of which the command's answer comes next into the local
+ * table, in the caller's local transaction.  Takes ROW EXCLUSIVE on it
  * until the end of the transaction.  'progress' is called with the number of
  * bytes of each piece received; it may throw.  Returns the number of rows.
  *

@@ -63,6 +63,9 @@ static const char *const session_settings =
 	"SET tcp_keepalives_interval = 10;"
 	"SET tcp_keepalives_count = 6";
 
+/* What an error says we were about, if it was nothing special. */
+static const char *const running = "running a command there";
+
 /* What sessions of later servers know as well. */
 static const char *const session_settings_14 = "SET idle_session_timeout = 0";
 static const char *const session_settings_17 = "SET transaction_timeout = 0";
@@ -193,6 +196,14 @@ next_result(Publisher *pub, const char *doing)
 	return PQgetResult(pub->conn);
 }
 
+void
+publisher_begin(Publisher *pub, const char *sql)
+{
+	if (!PQsendQuery(pub->conn, sql))
+		connection_lost(pub, running);
+	flush_output(pub, running);
+}
+
 /*
  * Send a query, or several, and return the last result; an error's result
  * wins, and with 'rows' one with rows over those of commands.  A result that
@@ -201,15 +212,11 @@ next_result(Publisher *pub, const char *doing)
 static PGresult *
 run_keeping(Publisher *pub, const char *sql, bool rows)
 {
-	const char *doing = "running a command there";
 	PGresult   *last = NULL;
 	PGresult   *res;
 
-	if (!PQsendQuery(pub->conn, sql))
-		connection_lost(pub, doing);
-	flush_output(pub, doing);
-
-	while ((res = next_result(pub, doing)) != NULL)
+	publisher_begin(pub, sql);
+	while ((res = next_result(pub, running)) != NULL)
 	{
 		ExecStatusType status = PQresultStatus(res);
 
@@ -230,7 +237,7 @@ run_keeping(Publisher *pub, const char *sql, bool rows)
 			break;
 	}
 	if (last == NULL)
-		connection_lost(pub, doing);
+		connection_lost(pub, running);
 	return last;
 }
 
@@ -293,24 +300,23 @@ finish_connecting(Publisher *pub)
 }
 
 /*
- * Ask who the publisher is.  The timeline is that of the WAL being written
- * now: the control file lags behind after a promotion.
+ * Who the publisher is.  The timeline is that of the WAL being written now:
+ * the control file lags behind after a promotion.
  */
-static void
-identify(Publisher *pub)
-{
-	PublisherResult *res;
+static const char *const identity_query =
+	"SELECT s.system_identifier, r.in_recovery,"
+	" CASE WHEN NOT r.in_recovery THEN"
+	" pg_catalog.substr(pg_catalog.pg_walfile_name("
+	"pg_catalog.pg_current_wal_insert_lsn()), 1, 8)"
+	" END, pg_catalog.date_part('epoch',"
+	"pg_catalog.pg_postmaster_start_time())::pg_catalog.numeric"
+	" * 1000000"
+	" FROM pg_catalog.pg_control_system() s,"
+	" pg_catalog.pg_is_in_recovery() r(in_recovery)";
 
-	res = publisher_query(pub,
-						  "SELECT s.system_identifier, r.in_recovery,"
-						  " CASE WHEN NOT r.in_recovery THEN"
-						  " pg_catalog.substr(pg_catalog.pg_walfile_name("
-						  "pg_catalog.pg_current_wal_insert_lsn()), 1, 8)"
-						  " END, pg_catalog.date_part('epoch',"
-						  "pg_catalog.pg_postmaster_start_time())::pg_catalog.numeric"
-						  " * 1000000"
-						  " FROM pg_catalog.pg_control_system() s,"
-						  " pg_catalog.pg_is_in_recovery() r(in_recovery)");
+static void
+read_identity(Publisher *pub, const PublisherResult *res)
+{
 	if (res->nrows != 1)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -322,16 +328,21 @@ identify(Publisher *pub)
 	pub->identity.started = strtoi64(publisher_value(res, 0, 3), NULL, 10);
 }
 
+/* All of it in one round trip: tens of workers may be far away. */
 static void
 set_up_session(Publisher *pub)
 {
+	StringInfoData sql;
+
 	PQsetnonblocking(pub->conn, 1);
-	publisher_command(pub, session_settings);
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, session_settings);
 	if (PQserverVersion(pub->conn) >= 140000)
-		publisher_command(pub, session_settings_14);
+		appendStringInfo(&sql, ";%s", session_settings_14);
 	if (PQserverVersion(pub->conn) >= 170000)
-		publisher_command(pub, session_settings_17);
-	identify(pub);
+		appendStringInfo(&sql, ";%s", session_settings_17);
+	appendStringInfo(&sql, ";%s", identity_query);
+	read_identity(pub, publisher_query(pub, sql.data));
 }
 
 static Publisher *
@@ -449,25 +460,11 @@ publisher_version(Publisher *pub)
 	return PQserverVersion(pub->conn);
 }
 
-PublisherResult *
-publisher_query(Publisher *pub, const char *sql)
+/* The rows of a result of libpq's, which is freed. */
+static PublisherResult *
+take_rows(PGresult *res)
 {
-	return publisher_query_unless(pub, sql, 0);
-}
-
-PublisherResult *
-publisher_query_unless(Publisher *pub, const char *sql, int sqlstate)
-{
-	PGresult   *res = run_keeping(pub, sql, true);
 	PublisherResult *result;
-
-	if (PQresultStatus(res) != PGRES_TUPLES_OK)
-	{
-		if (sqlstate == 0 || result_sqlstate(res) != sqlstate)
-			command_failed(pub, res);
-		PQclear(res);
-		return NULL;
-	}
 
 	PG_TRY();
 	{
@@ -491,6 +488,42 @@ publisher_query_unless(Publisher *pub, const char *sql, int sqlstate)
 	return result;
 }
 
+PublisherResult *
+publisher_query(Publisher *pub, const char *sql)
+{
+	return publisher_query_unless(pub, sql, 0);
+}
+
+PublisherResult *
+publisher_query_unless(Publisher *pub, const char *sql, int sqlstate)
+{
+	PGresult   *res = run_keeping(pub, sql, true);
+
+	if (PQresultStatus(res) != PGRES_TUPLES_OK)
+	{
+		if (sqlstate == 0 || result_sqlstate(res) != sqlstate)
+			command_failed(pub, res);
+		PQclear(res);
+		return NULL;
+	}
+
+	return take_rows(res);
+}
+
+/* SQLSTATE and message of a failed result; throws if the link has failed. */
+static int
+failure(Publisher *pub, PGresult *res, char **message)
+{
+	const char *primary = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
+	int			sqlstate = result_sqlstate(res);
+
+	if (PQstatus(pub->conn) == CONNECTION_BAD)
+		command_failed(pub, res);
+	*message = primary ? pstrdup(primary) : connection_message(pub);
+	PQclear(res);
+	return sqlstate;
+}
+
 /*
  * Run a command that may fail: the SQLSTATE and the publisher's message, 0 if
  * its status is one of the two given.
@@ -501,21 +534,12 @@ try_run(Publisher *pub, const char *sql, ExecStatusType good,
 {
 	PGresult   *res = run(pub, sql);
 	ExecStatusType status = PQresultStatus(res);
-	int			sqlstate = 0;
 
 	*message = NULL;
 	if (status != good && status != also_good)
-	{
-		const char *primary;
-
-		if (PQstatus(pub->conn) == CONNECTION_BAD)
-			command_failed(pub, res);
-		sqlstate = result_sqlstate(res);
-		primary = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
-		*message = primary ? pstrdup(primary) : connection_message(pub);
-	}
+		return failure(pub, res, message);
 	PQclear(res);
-	return sqlstate;
+	return 0;
 }
 
 int
@@ -535,14 +559,111 @@ publisher_command(Publisher *pub, const char *sql)
 	PQclear(res);
 }
 
-void
-publisher_begin_copy(Publisher *pub, const char *sql)
+/* Take all that is left; the first error among it, or null. */
+static PGresult *
+take_rest(Publisher *pub)
 {
-	PGresult   *res = run(pub, sql);
+	PGresult   *error = NULL;
+	PGresult   *res;
+
+	while ((res = next_result(pub, running)) != NULL)
+	{
+		ExecStatusType status = PQresultStatus(res);
+
+		if (status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH ||
+			status == PGRES_COPY_IN)
+		{
+			PQclear(res);
+			ereport(ERROR,
+					errcode(ERRCODE_PROTOCOL_VIOLATION),
+					errmsg("the publisher began a copy that was not asked for"));
+		}
+		if (error == NULL && status != PGRES_COMMAND_OK &&
+			status != PGRES_TUPLES_OK)
+			error = res;
+		else
+			PQclear(res);
+		if (PQstatus(pub->conn) == CONNECTION_BAD)
+			break;
+	}
+	return error;
+}
+
+/*
+ * The next result with this status, over those of commands; or the error that
+ * came instead, after which nothing is left to take.
+ */
+static PGresult *
+next_of_kind(Publisher *pub, ExecStatusType wanted)
+{
+	for (;;)
+	{
+		PGresult   *res = next_result(pub, running);
+		ExecStatusType status = PQresultStatus(res);
+
+		if (res != NULL && status == wanted)
+			return res;
+		if (res != NULL && status == PGRES_COMMAND_OK)
+		{
+			PQclear(res);
+			continue;
+		}
+		if (res == NULL || status != PGRES_FATAL_ERROR)
+		{
+			PQclear(res);
+			if (PQstatus(pub->conn) == CONNECTION_BAD)
+				connection_lost(pub, running);
+			ereport(ERROR,
+					errcode(ERRCODE_PROTOCOL_VIOLATION),
+					errmsg("unexpected answer from the publisher"));
+		}
+		if (PQstatus(pub->conn) != CONNECTION_BAD)
+			PQclear(take_rest(pub));
+		return res;
+	}
+}
+
+PublisherResult *
+publisher_try_next_rows(Publisher *pub, int *sqlstate, char **message)
+{
+	PGresult   *res = next_of_kind(pub, PGRES_TUPLES_OK);
+
+	*sqlstate = 0;
+	if (PQresultStatus(res) == PGRES_TUPLES_OK)
+		return take_rows(res);
+	*sqlstate = failure(pub, res, message);
+	return NULL;
+}
+
+PublisherResult *
+publisher_next_rows(Publisher *pub)
+{
+	PGresult   *res = next_of_kind(pub, PGRES_TUPLES_OK);
+
+	if (PQresultStatus(res) != PGRES_TUPLES_OK)
+		command_failed(pub, res);
+	return take_rows(res);
+}
+
+void
+publisher_next_copy(Publisher *pub)
+{
+	PGresult   *res = next_of_kind(pub, PGRES_COPY_OUT);
 
 	if (PQresultStatus(res) != PGRES_COPY_OUT)
 		command_failed(pub, res);
 	PQclear(res);
+}
+
+void
+publisher_end(Publisher *pub)
+{
+	PGresult   *error = take_rest(pub);
+
+	if (error != NULL)
+		command_failed(pub, error);
+	if (PQstatus(pub->conn) == CONNECTION_BAD)
+		connection_lost(pub, running);
 }
 
 /*
@@ -582,14 +703,12 @@ publisher_copy_data(Publisher *pub, char **data)
 		return len;
 
 	/* Only the command's own result says that the copy is complete. */
-	while ((res = next_result(pub, "copying a table")) != NULL)
-	{
-		if (PQresultStatus(res) != PGRES_COMMAND_OK)
-			command_failed(pub, res);
-		PQclear(res);
-	}
-	if (PQstatus(pub->conn) == CONNECTION_BAD)
+	res = next_result(pub, "copying a table");
+	if (res == NULL)
 		connection_lost(pub, "copying a table");
+	if (PQresultStatus(res) != PGRES_COMMAND_OK)
+		command_failed(pub, res);
+	PQclear(res);
 	return 0;
 }
 

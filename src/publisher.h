@@ -97,11 +97,22 @@ extern int	publisher_try_command(Publisher *pub, const char *sql,
 								  char **message);
 
 /*
- * COPY OUT: begin, then fetch pieces until it returns 0.  A piece is valid
- * until the next call.
+ * Several statements in one round trip: publisher_begin sends them, and then
+ * the answers are taken in their order.  publisher_next_rows is for the next
+ * statement that returns rows and publisher_next_copy for the next COPY OUT;
+ * both pass over commands.  The pieces of a COPY are fetched until 0 is
+ * returned; each is valid until the next call.  publisher_end takes what is
+ * left.  All throw with the publisher's SQLSTATE; publisher_try_next_rows
+ * returns null instead, and there is nothing left to take.
  */
-extern void publisher_begin_copy(Publisher *pub, const char *sql);
+extern void publisher_begin(Publisher *pub, const char *sql);
+extern PublisherResult *publisher_next_rows(Publisher *pub);
+extern PublisherResult *publisher_try_next_rows(Publisher *pub,
+												int *sqlstate,
+												char **message);
+extern void publisher_next_copy(Publisher *pub);
 extern int	publisher_copy_data(Publisher *pub, char **data);
+extern void publisher_end(Publisher *pub);
 
 /*
  * Streaming: begin with a START_REPLICATION command (returns the SQLSTATE of a

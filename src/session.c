@@ -305,33 +305,42 @@ standby_position(Session *session)
 	return lsn;
 }
 
-XLogRecPtr
-session_make_position(Session *session)
+const char *
+session_position_commands(void)
 {
-	PublisherResult *res;
-
-	if (publisher_identity(session->sql)->in_recovery)
-		return standby_position(session);
-	if (!guard_is_on("p_message"))
-	{
-		res = publisher_query(session->sql,
-							  "SELECT pg_catalog.pg_current_wal_flush_lsn()");
-		return session_parse_lsn(publisher_value(res, 0, 0));
-	}
-
 	/*
 	 * The commit flushes all that came before, also what committed
 	 * asynchronously; "local" because a standby that does not answer must not
-	 * hold us up.  Only an answered COMMIT counts.
+	 * hold us up.
 	 */
-	res = publisher_query(session->sql,
-						  "BEGIN READ WRITE;"
-						  "SET LOCAL synchronous_commit = local;"
-						  "SELECT pg_catalog.pg_logical_emit_message(true, 'reuse_sync', '');"
-						  "COMMIT");
+	return guard_is_on("p_message") ?
+		"BEGIN READ WRITE;"
+		"SET LOCAL synchronous_commit = local;"
+		"SELECT pg_catalog.pg_logical_emit_message(true, 'reuse_sync', '');"
+		"COMMIT" :
+		"SELECT pg_catalog.pg_current_wal_flush_lsn()";
+}
+
+XLogRecPtr
+session_read_position(Session *session)
+{
+	PublisherResult *res = publisher_next_rows(session->sql);
+
 	if (res->nrows != 1)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
 				errmsg("the publisher did not say where its WAL stands"));
+
+	/* Only an answered COMMIT counts. */
+	publisher_end(session->sql);
 	return session_parse_lsn(publisher_value(res, 0, 0));
+}
+
+XLogRecPtr
+session_make_position(Session *session)
+{
+	if (publisher_identity(session->sql)->in_recovery)
+		return standby_position(session);
+	publisher_begin(session->sql, session_position_commands());
+	return session_read_position(session);
 }

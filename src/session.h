@@ -88,6 +88,13 @@ extern char *session_publication_names(Session *session);
  */
 extern XLogRecPtr session_make_position(Session *session);
 
+/*
+ * The same in two steps: commands for publisher_begin, as the last of several,
+ * and what they answered.
+ */
+extern const char *session_position_commands(void);
+extern XLogRecPtr session_read_position(Session *session);
+
 /* Parse the publisher's text form of an LSN; throws on nonsense. */
 extern XLogRecPtr session_parse_lsn(const char *text);
 

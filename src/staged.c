@@ -141,7 +141,9 @@ staged_resume(Unit *unit)
 	MemoryContextSwitchTo(caller);
 
 	if (reason == NULL &&
-		slot_can_start(unit->session, NameStr(unit->slot_name),
+		slot_may_start(publisher_query(unit->session->sql,
+									   slot_start_query(unit->session,
+														NameStr(unit->slot_name))),
 					   unit->position, &reason))
 	{
 		if (!ours)
@@ -352,12 +354,14 @@ staged_copy(Unit *unit)
 
 	/*
 	 * 'f' is committed only after the publisher has flushed what the snapshot
-	 * saw: after a crash there its xids would be given out again.
+	 * saw, which the unit's mark tells: after a crash there its xids would be
+	 * given out again.
 	 */
 	if (!guard_is_on("renewed_connection"))
+	{
 		session_renew(unit->session);
-	if (guard_is_on("f_flush"))
 		unit->mark = session_make_position(unit->session);
+	}
 	test_point(POINT_f_message, unit->tables[0].relname);
 
 	unit_lock_claim(unit, true);

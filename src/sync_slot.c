@@ -28,6 +28,7 @@
 #include "catalog.h"
 #include "catchup.h"
 #include "compat.h"
+#include "fingerprint.h"
 #include "lease.h"
 #include "pool.h"
 #include "settings.h"
@@ -97,42 +98,6 @@ slot_take_origin(SyncSlot *slot)
 }
 
 /*
- * The publications as the catalog has them: any change of a row, also one
- * that is dropped and made again, changes the result (C2).
- */
-char *
-slot_fingerprint(Session *session, Publisher *conn)
-{
-	PublisherResult *res;
-	StringInfoData sql;
-	const char *pubs = session_publication_literals(session);
-
-	initStringInfo(&sql);
-	appendStringInfo(&sql,
-					 "WITH p AS (SELECT oid, xmin FROM pg_catalog.pg_publication"
-					 " WHERE pubname IN (%s))"
-					 " SELECT pg_catalog.md5(pg_catalog.string_agg(r, ' ' ORDER BY r COLLATE \"C\")) FROM ("
-					 "SELECT pg_catalog.format('p %%s %%s', oid, xmin) FROM p"
-					 " UNION ALL SELECT pg_catalog.format('r %%s %%s', oid, xmin)"
-					 " FROM pg_catalog.pg_publication_rel WHERE prpubid IN (SELECT oid FROM p)",
-					 pubs);
-	if (publisher_version(conn) >= 150000)
-		appendStringInfoString(&sql,
-							   " UNION ALL SELECT pg_catalog.format('n %s %s', oid, xmin)"
-							   " FROM pg_catalog.pg_publication_namespace"
-							   " WHERE pnpubid IN (SELECT oid FROM p)");
-	appendStringInfoString(&sql, ") rows(r)");
-
-	res = publisher_query(conn, sql.data);
-	if (res->nrows != 1)
-		ereport(ERROR,
-				errcode(ERRCODE_PROTOCOL_VIOLATION),
-				errmsg("unexpected answer about publications from the publisher"));
-	return publisher_value(res, 0, 0) ? publisher_value(res, 0, 0) :
-		pstrdup("none");
-}
-
-/*
  * The name is somebody else's: of a copy of this server, or given out by this
  * one before it was restored from a backup.  Leave the slot alone, and forget
  * the number.
@@ -168,10 +133,9 @@ create_on_publisher(Session *session, SyncSlot *slot)
 
 	conn = slot->conn = session_open_another(session, true);
 	publisher_command(conn,
-					  psprintf("SET application_name = %s",
+					  psprintf("SET application_name = %s;"
+							   "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ",
 							   publisher_literal(conn, NameStr(slot->name))));
-	publisher_command(conn,
-					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
 	test_point(POINT_slot_asked, NameStr(slot->name));
 	res = publisher_query_unless(conn,
 								 psprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s",
@@ -192,12 +156,17 @@ create_on_publisher(Session *session, SyncSlot *slot)
 	{
 		/* C4: what it says of itself is not true, but it can be used. */
 		slot->has_snapshot = true;
-		slot->fingerprint = slot_fingerprint(session, conn);
+		slot->fingerprint =
+			fingerprint_read(publisher_query(conn,
+											 fingerprint_query(session, NULL)));
 		slot->made_on = *publisher_identity(conn);
 		return true;
 	}
 
-	res = publisher_query(conn, "SELECT pg_catalog.pg_current_snapshot()");
+	publisher_begin(conn,
+					psprintf("SELECT pg_catalog.pg_current_snapshot(); %s; COMMIT",
+							 fingerprint_query(session, NULL)));
+	res = publisher_next_rows(conn);
 	slot->birth = remote_snapshot_parse(res->nrows == 1 ?
 										publisher_value(res, 0, 0) : NULL);
 	if (!guard_is_on("birth_wait"))
@@ -206,8 +175,8 @@ create_on_publisher(Session *session, SyncSlot *slot)
 		slot->birth->xmin = slot->birth->xmax;
 		slot->birth->nxip = 0;
 	}
-	slot->fingerprint = slot_fingerprint(session, conn);
-	publisher_command(conn, "COMMIT");
+	slot->fingerprint = fingerprint_read(publisher_next_rows(conn));
+	publisher_end(conn);
 	slot->made_on = *publisher_identity(conn);
 	return true;
 }
@@ -295,20 +264,20 @@ slot_note(const PublisherResult *res, int col)
 					   session_parse_lsn(publisher_value(res, 0, col + 2)));
 }
 
-bool
-slot_can_start(Session *session, const char *slot_name, XLogRecPtr position,
-			   char **reason)
+char *
+slot_start_query(Session *session, const char *slot_name)
 {
-	PublisherResult *res;
+	return psprintf("SELECT confirmed_flush_lsn, coalesce(wal_status, ''),"
+					" restart_lsn, catalog_xmin,"
+					" pg_catalog.pg_current_wal_insert_lsn()"
+					" FROM pg_catalog.pg_replication_slots"
+					" WHERE slot_name = %s",
+					publisher_literal(session->sql, slot_name));
+}
 
-	res = publisher_query(session->sql,
-						  psprintf("SELECT confirmed_flush_lsn, coalesce(wal_status, ''),"
-								   " restart_lsn, catalog_xmin,"
-								   " pg_catalog.pg_current_wal_insert_lsn()"
-								   " FROM pg_catalog.pg_replication_slots"
-								   " WHERE slot_name = %s",
-								   publisher_literal(session->sql,
-													 slot_name)));
+bool
+slot_may_start(const PublisherResult *res, XLogRecPtr position, char **reason)
+{
 	if (res->nrows != 1)
 		*reason = "it does not exist on the publisher";
 	else if (strcmp(publisher_value(res, 0, 1), "lost") == 0)

@@ -31,7 +31,7 @@ typedef struct SyncSlot
 	int64		id;
 	NameData	name;
 	PublisherIdentity made_on;	/* C3 */
-	char	   *fingerprint;	/* of the publications, C2 */
+	struct Fingerprint *fingerprint;	/* of the publications, C2 */
 	RemoteSnapshot *birth;		/* C1 a */
 	DeliveredXids delivered;	/* C1 b */
 	int			neligible;		/* tables pending at its creation, sorted, C2 */
@@ -63,20 +63,19 @@ extern void slot_take_origin(SyncSlot *slot);
 extern bool slot_may_serve(const SyncSlot *slot, Oid relid);
 
 /*
- * Can a stream from the slot still start at 'position'?  False, with the
- * reason, if the slot is gone, invalidated or confirmed beyond it.
+ * Can a stream from the slot still start at 'position'?  The query to ask, and
+ * what its answer says: false, with the reason, if the slot is gone,
+ * invalidated or confirmed beyond it.
  */
-extern bool slot_can_start(Session *session, const char *slot_name,
-						   XLogRecPtr position, char **reason);
+extern char *slot_start_query(Session *session, const char *slot_name);
+extern bool slot_may_start(const PublisherResult *res, XLogRecPtr position,
+						   char **reason);
 
 /*
  * Note for the views where a slot stands, from three columns of a result:
  * restart_lsn, catalog_xmin, and the end of the publisher's WAL.
  */
 extern void slot_note(const PublisherResult *res, int col);
-
-/* C2: fingerprint of the publications, as the open transaction sees them. */
-extern char *slot_fingerprint(Session *session, Publisher *conn);
 
 /* End its stream, drop it and forget it. */
 extern void slot_drop(Session *session, SyncSlot *slot);

@@ -33,6 +33,7 @@
 #include "catchup.h"
 #include "compat.h"
 #include "copy.h"
+#include "fingerprint.h"
 #include "pool.h"
 #include "settings.h"
 #include "target.h"
@@ -377,6 +378,8 @@ unit_begin(Session *session, const Oid *relids, int nrelids, bool half_done)
 										  nrelids * sizeof(UnitTable));
 	unit->targets = MemoryContextAllocZero(context,
 										   nrelids * sizeof(ApplyTarget));
+	unit->remotes = MemoryContextAllocZero(context,
+										   nrelids * sizeof(RemoteTable));
 
 	StartTransactionCommand();
 	watch_claims();
@@ -497,45 +500,139 @@ cannot_lock(Unit *unit, int sqlstate, const char *message)
 			errhint("Grant SELECT on it to the role that the subscription connects as.") : 0);
 }
 
+/* The tables as an SQL expression of type regclass[]. */
+static char *
+remote_regclasses(Unit *unit)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfoString(&buf, "ARRAY[");
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		char	   *name =
+		psprintf("%s.%s", publisher_identifier(unit->tables[i].nspname),
+				 publisher_identifier(unit->tables[i].relname));
+
+		appendStringInfo(&buf, "%s%s::pg_catalog.regclass",
+						 i > 0 ? ", " : "",
+						 publisher_literal(unit->session->sql, name));
+	}
+	appendStringInfoChar(&buf, ']');
+	return buf.data;
+}
+
 /*
+ * What is asked once the tables are locked: the snapshot, which the function
+ * is called after, whether a stream can start, what publishes the tables, and
+ * what they are.
+ */
+static char *
+snapshot_queries(Unit *unit)
+{
+	Session    *session = unit->session;
+	char	   *tables = remote_regclasses(unit);
+
+	return psprintf("SELECT pg_catalog.pg_current_snapshot(),"
+					" pg_catalog.pg_current_wal_insert_lsn(); %s; %s; %s",
+					slot_start_query(session, NameStr(unit->slot->name)),
+					fingerprint_query(session, tables),
+					remote_tables_query(session->sql, tables));
+}
+
+/*
+ * Begin, lock, and ask; returns the snapshot's row, with the other answers
+ * still to be taken.
+ *
  * C5: the lock comes first, and takes no snapshot; from then on nobody
  * rewrites the table, and what is seen is what the COPY will find.  LOCK TABLE
  * asks for the right to read the whole table; where the role may read only
  * some columns, a query over another connection takes the same lock.
  */
-static void
+static PublisherResult *
 begin_with_lock(Unit *unit)
 {
 	Session    *session = unit->session;
+	char	   *queries = snapshot_queries(unit);
 	char	   *timeout = psprintf("SET LOCAL lock_timeout = %d",
 								   reuse_sync_handover_lock_timeout);
+	PublisherResult *res;
 	char	   *message;
 	int			sqlstate;
 
-	sqlstate = publisher_try_command(session->sql,
-									 psprintf("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ;"
-											  "%s; LOCK TABLE %s IN ACCESS SHARE MODE",
-											  timeout, guard_is_on("c5") ?
-											  remote_names(unit) :
-											  "pg_catalog.pg_class"),
-									 &message);
-	if (sqlstate == 0)
-		return;
+	publisher_begin(session->sql,
+					psprintf("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ;"
+							 "%s; LOCK TABLE %s IN ACCESS SHARE MODE; %s",
+							 timeout,
+							 guard_is_on("c5") ? remote_names(unit) :
+							 "pg_catalog.pg_class", queries));
+	res = publisher_try_next_rows(session->sql, &sqlstate, &message);
+	if (res != NULL)
+		return res;
 	if (sqlstate != ERRCODE_INSUFFICIENT_PRIVILEGE || unit->ntables > 1)
 		cannot_lock(unit, sqlstate, message);
 
 	session->lock = session_open_another(session, false);
-	publisher_command(session->lock, "BEGIN READ ONLY");
-	publisher_command(session->lock, timeout);
 	sqlstate = publisher_try_command(session->lock,
-									 psprintf("SELECT FROM %s LIMIT 0",
-											  remote_names(unit)),
+									 psprintf("BEGIN READ ONLY; %s; SELECT FROM %s LIMIT 0",
+											  timeout, remote_names(unit)),
 									 &message);
 	if (sqlstate != 0)
 		cannot_lock(unit, sqlstate, message);
-	publisher_command(session->sql,
-					  "ROLLBACK;"
-					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
+	publisher_begin(session->sql,
+					psprintf("ROLLBACK;"
+							 "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ;"
+							 "%s", queries));
+	return publisher_next_rows(session->sql);
+}
+
+/* The tables as the publisher has them. */
+static void
+describe_tables(Unit *unit, const PublisherResult *res)
+{
+	Session    *session = unit->session;
+	Descriptions *descriptions;
+
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		RemoteTable *remote = &unit->remotes[i];
+
+		memset(remote, 0, sizeof(RemoteTable));
+		remote->rel.nspname = unit->tables[i].nspname;
+		remote->rel.relname = unit->tables[i].relname;
+	}
+	descriptions = remote_tables_begin(unit->conn,
+									   session->sub->publications, res,
+									   unit->remotes, unit->ntables);
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		unit->at = &unit->tables[i];
+		remote_tables_read(descriptions, unit->remotes, i);
+		unit->at->bytes_total = unit->remotes[i].bytes;
+		test_point(POINT_described, unit->at->relname);
+	}
+	unit->at = NULL;
+}
+
+/* Does it fit the slot?  C1, C2, and whether the slot is still there. */
+static SnapshotVerdict
+judge_snapshot(Unit *unit, const PublisherResult *start,
+			   const PublisherResult *fingerprint)
+{
+	SyncSlot   *slot = unit->slot;
+	char	   *reason;
+
+	if (slot->stream == NULL && !slot_may_start(start, slot->position, &reason))
+		return SNAPSHOT_NEEDS_NEW_SLOT;
+	if ((guard_is_on("c1a") &&
+		 !remote_snapshot_sees_all_of(unit->snapshot, slot->birth)) ||
+		(guard_is_on("c1b") &&
+		 !remote_snapshot_sees_delivered(unit->snapshot, &slot->delivered)))
+		return SNAPSHOT_TOO_EARLY;
+	if (guard_is_on("c2") &&
+		!fingerprint_agrees(slot->fingerprint, fingerprint))
+		return SNAPSHOT_NEEDS_NEW_SLOT;
+	return SNAPSHOT_FITS;
 }
 
 /* The tables, as oids; what a partitioned one consists of included. */
@@ -604,6 +701,10 @@ take_slots_snapshot(Unit *unit)
 
 	/* Nothing to filter: the stream begins where the snapshot ends. */
 	unit->conn = conn;
+	describe_tables(unit,
+					publisher_query(conn,
+									remote_tables_query(conn,
+														remote_regclasses(unit))));
 	unit->delivered = NULL;
 	unit->position = slot->position;
 	return SNAPSHOT_FITS;
@@ -615,66 +716,48 @@ unit_take_snapshot(Unit *unit)
 	Publisher  *conn = unit->session->sql;
 	const PublisherIdentity *publisher = publisher_identity(conn);
 	SyncSlot   *slot = unit->slot;
-	SnapshotVerdict verdict = SNAPSHOT_FITS;
+	SnapshotVerdict verdict;
 	PublisherResult *res;
-	MemoryContext caller;
-	char	   *reason;
+	PublisherResult *start;
+	PublisherResult *fingerprint;
+	PublisherResult *tables;
 
-	/* C3, the first half of C2, and whether the slot is still there */
-	if ((guard_is_on("c3") &&
-		 (slot->made_on.sysid != publisher->sysid ||
-		  slot->made_on.timeline != publisher->timeline)) ||
-		(slot->stream == NULL &&
-		 !slot_can_start(unit->session, NameStr(slot->name), slot->position,
-						 &reason)))
+	/* C3, and the first half of C2 */
+	if (guard_is_on("c3") &&
+		(slot->made_on.sysid != publisher->sysid ||
+		 slot->made_on.timeline != publisher->timeline))
 		return SNAPSHOT_NEEDS_NEW_SLOT;
 	for (int i = 0; i < unit->ntables; i++)
 		if (!slot_may_serve(slot, unit->tables[i].relid))
 			return SNAPSHOT_NEEDS_NEW_SLOT;
 
+	MemoryContextSwitchTo(unit->context);
 	if (publisher->in_recovery)
 		return take_slots_snapshot(unit);
-	begin_with_lock(unit);
-
+	res = begin_with_lock(unit);
 	test_point(POINT_tables_locked, unit->tables[0].relname);
-
-	/* The functions are called after the snapshot has been taken. */
-	res = publisher_query(conn,
-						  psprintf("SELECT pg_catalog.pg_current_snapshot(),"
-								   " pg_catalog.pg_current_wal_insert_lsn(),"
-								   " s.restart_lsn, s.catalog_xmin,"
-								   " pg_catalog.pg_current_wal_insert_lsn()"
-								   " FROM (VALUES (1)) one LEFT JOIN"
-								   " pg_catalog.pg_replication_slots s"
-								   " ON s.slot_name = %s",
-								   publisher_literal(conn,
-													 NameStr(slot->name))));
 	if (res->nrows != 1)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
 				errmsg("unexpected answer about a snapshot from the publisher"));
-	caller = MemoryContextSwitchTo(unit->context);
 	unit->snapshot = remote_snapshot_parse(publisher_value(res, 0, 0));
-	MemoryContextSwitchTo(caller);
 	unit->filter_end = session_parse_lsn(publisher_value(res, 0, 1));
 	unit->position = slot->position;
-	slot_note(res, 2);
 	pool_note_snapshot(unit->snapshot->xmin);
 	test_point(POINT_snapshot_taken, unit->tables[0].relname);
 
-	if ((guard_is_on("c1a") &&
-		 !remote_snapshot_sees_all_of(unit->snapshot, slot->birth)) ||
-		(guard_is_on("c1b") &&
-		 !remote_snapshot_sees_delivered(unit->snapshot, &slot->delivered)))
-		verdict = SNAPSHOT_TOO_EARLY;
-	else if (guard_is_on("c2") &&
-			 strcmp(slot_fingerprint(unit->session, conn),
-					slot->fingerprint) != 0)
-		verdict = SNAPSHOT_NEEDS_NEW_SLOT;
+	start = publisher_next_rows(conn);
+	fingerprint = publisher_next_rows(conn);
+	tables = publisher_next_rows(conn);
+	publisher_end(conn);
+	if (start->nrows == 1)
+		slot_note(start, 2);
 
+	verdict = judge_snapshot(unit, start, fingerprint);
 	if (verdict == SNAPSHOT_FITS)
 	{
 		unit->conn = conn;
+		describe_tables(unit, tables);
 		delivered_xids_prune(&slot->delivered, unit->snapshot->xmin);
 	}
 	else
@@ -771,46 +854,69 @@ unit_empty_tables(Unit *unit)
 }
 
 static void
-copy_one(Unit *unit, UnitTable *table)
+copy_one(Unit *unit, int i)
 {
-	Session    *session = unit->session;
-	RemoteTable *remote;
+	UnitTable  *table = &unit->tables[i];
 	int64		before = MyPoolWorker->bytes_copied;
 
 	unit->at = table;
-	remote = copy_describe(unit->conn, session->sub->publications,
-						   table->nspname, table->relname);
-	test_point(POINT_described, table->relname);
-	table->bytes_total = remote->bytes;
 	if (unit->ntables == 1)
-		pool_set_bytes_total(remote->bytes);
-	table->tuples_copied = copy_table(unit->conn, remote, table->relid,
-									  copy_progress);
+		pool_set_bytes_total(table->bytes_total);
+	table->tuples_copied = copy_table(unit->conn, &unit->remotes[i],
+									  table->relid, copy_progress);
 	table->bytes_copied = MyPoolWorker->bytes_copied - before;
 	Counters.bytes_copied += table->bytes_copied;
 	test_point(POINT_table_copied, table->relname);
 	unit->at = NULL;
 }
 
+/*
+ * All that is left to ask over the publisher's transaction and after it: the
+ * rows, its end, and a position that lies above all that the snapshot saw.
+ */
+static char *
+copy_commands(Unit *unit, bool with_mark)
+{
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	for (int i = 0; i < unit->ntables; i++)
+	{
+		copy_append_command(&sql, unit->conn, &unit->remotes[i]);
+		appendStringInfoChar(&sql, ';');
+	}
+	appendStringInfoString(&sql, "COMMIT");
+	if (with_mark)
+		appendStringInfo(&sql, ";%s", session_position_commands());
+	return sql.data;
+}
+
 void
 unit_copy_tables(Unit *unit)
 {
+	Publisher  *conn = unit->session->sql;
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context = AllocSetContextCreate(caller,
 												  "reuse_sync copy",
 												  ALLOCSET_DEFAULT_SIZES);
+	bool		with_mark = guard_is_on("f_flush") &&
+	guard_is_on("renewed_connection");
 
 	pool_set_phase(PHASE_COPYING);
 	copying = unit;
+	MemoryContextSwitchTo(context);
+	publisher_begin(conn, copy_commands(unit, with_mark));
 	for (int i = 0; i < unit->ntables; i++)
 	{
-		MemoryContextSwitchTo(context);
-		copy_one(unit, &unit->tables[i]);
 		MemoryContextReset(context);
+		copy_one(unit, i);
 	}
+	if (with_mark)
+		unit->mark = session_read_position(unit->session);
+	else
+		publisher_end(conn);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
-	publisher_command(unit->conn, "COMMIT");
 	session_release_lock(unit->session);
 	pool_note_snapshot(0);
 	test_point(POINT_copy_done, unit->tables[0].relname);

@@ -25,6 +25,7 @@
 
 #include "apply.h"
 #include "remote_snapshot.h"
+#include "remote_table.h"
 #include "session.h"
 #include "sync_slot.h"
 
@@ -59,6 +60,7 @@ typedef struct Unit
 	int			ntables;		/* 1 in the staged way */
 	UnitTable  *tables;			/* in the order of their oids */
 	ApplyTarget *targets;		/* the same, for the stream */
+	RemoteTable *remotes;		/* the same, as the publisher has them */
 	UnitTable  *at;				/* being copied: whose failure an error is */
 
 	/* The slot it streams from: the worker's own, or one only it may use. */
@@ -123,8 +125,9 @@ extern void unit_drop_servers_slots(Unit *unit);
 extern void unit_use_slot(Unit *unit, SyncSlot *slot);
 
 /*
- * Open the publisher's transaction, lock the tables there and take the
- * snapshot (section 5).  Leaves the transaction open only if it fits.
+ * Open the publisher's transaction, lock the tables there, take the snapshot
+ * (section 5) and read what describes the tables, in one round trip.  Leaves
+ * the transaction open only if the snapshot fits.
  */
 extern SnapshotVerdict unit_take_snapshot(Unit *unit);
 
@@ -144,8 +147,8 @@ extern void unit_lock_for_copy(Unit *unit);
 extern void unit_empty_tables(Unit *unit);
 
 /*
- * Copy the tables in the local transaction that is open, and end the
- * publisher's.
+ * Copy the tables in the local transaction that is open, end the publisher's,
+ * and set the unit's mark.
  */
 extern void unit_copy_tables(Unit *unit);
 

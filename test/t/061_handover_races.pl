@@ -413,10 +413,15 @@ sub begin_and_wait
 	my ($session, $sql) = @_;
 	my $pid = $session->query_safe('SELECT pg_backend_pid()');
 
-	$session->query_until(qr/begun/, "\\echo begun\n$sql;\n");
-	wait_for($pub,
-		"SELECT count(*) > 0 FROM pg_locks WHERE pid = $pid AND NOT granted",
-		"$sql does not wait for the copy");
+	# It waits for the publisher's side of the copy, unless that is over.
+	$session->query_until(qr/begun/,
+		"\\echo begun\n$sql;\nSELECT 'changed';\n");
+	wait_for(
+		$pub, qq{
+		SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $pid AND NOT granted)
+		OR EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid
+			AND state = 'idle' AND query ~ 'changed')},
+		"$sql is neither made nor waits for the copy");
 	return;
 }
 
