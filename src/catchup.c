@@ -41,6 +41,7 @@
 #include "compat.h"
 #include "pool.h"
 #include "settings.h"
+#include "slot_offer.h"
 #include "testing.h"
 
 /* How long to wait for the publisher before looking around, in ms. */
@@ -259,6 +260,8 @@ catchup_confirm(Stream *stream, XLogRecPtr lsn)
 	if (lsn <= stream->confirmed)
 		return;
 	stream->confirmed = lsn;
+	if (stream->unit->slot != NULL)
+		slot_offer_renew(stream->unit->slot, lsn);
 	send_position(stream, lsn, false);
 	send_status(stream, false);
 }

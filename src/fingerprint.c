@@ -16,7 +16,7 @@
  */
 #include "postgres.h"
 
-#include "utils/builtins.h"
+#include "libpq/pqformat.h"
 
 #include "fingerprint.h"
 
@@ -181,4 +181,48 @@ fingerprint_agrees(const Fingerprint *fingerprint,
 			return false;
 	}
 	return true;
+}
+
+/* Null is no value of theirs otherwise. */
+static void
+write_value(StringInfo buf, const char *value)
+{
+	pq_send_ascii_string(buf, value != NULL ? value : "");
+}
+
+static const char *
+restore_value(StringInfo buf)
+{
+	const char *value = pq_getmsgrawstring(buf);
+
+	return value[0] != '\0' ? pstrdup(value) : NULL;
+}
+
+void
+fingerprint_write(StringInfo buf, const Fingerprint *fingerprint)
+{
+	write_value(buf, fingerprint->publications);
+	pq_sendint32(buf, fingerprint->ntables);
+	for (int i = 0; i < fingerprint->ntables; i++)
+	{
+		pq_sendint32(buf, fingerprint->tables[i].relid);
+		write_value(buf, fingerprint->tables[i].value);
+	}
+}
+
+Fingerprint *
+fingerprint_restore(StringInfo buf)
+{
+	Fingerprint *fingerprint = palloc0(sizeof(Fingerprint));
+
+	fingerprint->publications = restore_value(buf);
+	fingerprint->ntables = pq_getmsgint(buf, 4);
+	fingerprint->tables = palloc(Max(fingerprint->ntables, 1) *
+								 sizeof(TablePart));
+	for (int i = 0; i < fingerprint->ntables; i++)
+	{
+		fingerprint->tables[i].relid = pq_getmsgint(buf, 4);
+		fingerprint->tables[i].value = restore_value(buf);
+	}
+	return fingerprint;
 }

@@ -37,4 +37,8 @@ extern Fingerprint *fingerprint_read(const PublisherResult *res);
 extern bool fingerprint_agrees(const Fingerprint *fingerprint,
 							   const PublisherResult *res);
 
+/* To bytes and back; palloc'd. */
+extern void fingerprint_write(StringInfo buf, const Fingerprint *fingerprint);
+extern Fingerprint *fingerprint_restore(StringInfo buf);
+
 #endif							/* REUSE_SYNC_FINGERPRINT_H */

@@ -305,8 +305,8 @@ reap_lost(void)
 }
 
 /*
- * Take in what workers report, and the entries of those that ended.  After
- * what a worker found before it was last hinted, somebody has to look again.
+ * Take in what workers report, and the entries of those that ended.  What a
+ * worker found before it was last hinted says nothing.
  */
 static void
 take_reports(void)
@@ -329,12 +329,10 @@ take_reports(void)
 		never_came_up = handles[i] != NULL && copy.pid == 0 &&
 			!copy.finished &&
 			GetBackgroundWorkerPid(handles[i], &pid) == BGWH_STOPPED;
-		if (copy.looked)
+		if (copy.looked && !copy.hinted)
 		{
 			group->pending = copy.pending;
 			group->due = copy.next_look;
-			if (copy.hinted)
-				make_due(group);
 		}
 		else if (copy.looked && !copy.finished &&
 				 copy.phase != PHASE_IDLE && guard_is_on("hint"))

@@ -413,6 +413,35 @@ pool_note_snapshot(uint64 xmin)
 	pool_unlock();
 }
 
+void
+pool_set_offer(dsm_handle offer)
+{
+	pool_lock(true);
+	MyPoolWorker->slot_offer = offer;
+	pool_unlock();
+}
+
+dsm_handle
+pool_find_offer(Oid subid, NameData *slot_name)
+{
+	dsm_handle	offer = DSM_HANDLE_INVALID;
+
+	pool_lock(false);
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (w != MyPoolWorker && w->in_use && w->subid == subid &&
+			w->slot_offer != DSM_HANDLE_INVALID)
+		{
+			offer = w->slot_offer;
+			*slot_name = w->slot_name;
+		}
+	}
+	pool_unlock();
+	return offer;
+}
+
 /* Caller holds the lock. */
 static bool
 slot_is_held(Oid dbid, Oid subid, int64 slot_id)

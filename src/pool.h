@@ -20,6 +20,7 @@
 #include "access/transam.h"
 #include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
+#include "storage/dsm.h"
 #include "storage/latch.h"
 
 /* What a process of the pool is. */
@@ -66,6 +67,7 @@ typedef struct PoolWorker
 	Oid			subid;			/* subscription served, or InvalidOid */
 	int64		slot_id;		/* its sync slot, 0 if none */
 	NameData	slot_name;
+	dsm_handle	slot_offer;		/* see slot_offer.h, DSM_HANDLE_INVALID: none */
 	int64		cleanup_slot_id;	/* the orphan it is dropping, 0 if none */
 	Oid			cleanup_subid;
 	NameData	cleanup_slot_name;
@@ -163,6 +165,11 @@ extern bool pool_table_is_claimed(Oid subid, Oid relid);
  */
 extern bool pool_join_subscription(Oid subid, int limit);
 extern void pool_set_slot(int64 slot_id, const char *slot_name);
+
+/* Offer this process's slot; find one that another of 'subid' offers. */
+extern void pool_set_offer(dsm_handle offer);
+extern dsm_handle pool_find_offer(Oid subid, NameData *slot_name);
+
 /* False if another process has the slot. */
 extern bool pool_claim_orphan(Oid subid, int64 slot_id,
 							  const char *slot_name);

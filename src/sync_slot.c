@@ -32,12 +32,21 @@
 #include "lease.h"
 #include "pool.h"
 #include "settings.h"
+#include "slot_offer.h"
 #include "sync_slot.h"
 #include "testing.h"
 
 /* How long to wait for a slot that is active, and how often to ask, in ms. */
 #define ACTIVE_PATIENCE	3000
 #define ACTIVE_PAUSE	20
+
+/* What has come of having a slot made. */
+typedef enum SlotMade
+{
+	SLOT_MADE,
+	SLOT_OF_NO_USE,				/* it exists, an orphan */
+	SLOT_NAME_TAKEN				/* nothing of ours exists */
+} SlotMade;
 
 /*
  * Number and name a new slot.  The row must be on disk before the publisher
@@ -128,14 +137,11 @@ skip_number(SyncSlot *slot)
 static bool
 create_on_publisher(Session *session, SyncSlot *slot)
 {
-	Publisher  *conn;
+	Publisher  *conn = slot->conn;
 	PublisherResult *res;
 
-	conn = slot->conn = session_open_another(session, true);
 	publisher_command(conn,
-					  psprintf("SET application_name = %s;"
-							   "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ",
-							   publisher_literal(conn, NameStr(slot->name))));
+					  "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ");
 	test_point(POINT_slot_asked, NameStr(slot->name));
 	res = publisher_query_unless(conn,
 								 psprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s",
@@ -181,6 +187,31 @@ create_on_publisher(Session *session, SyncSlot *slot)
 	return true;
 }
 
+/*
+ * Connect, and have the slot made one way or the other.  Its name is that of
+ * the connection as well, so that nobody takes the slot for gone while it is
+ * still being made.
+ */
+static SlotMade
+make_on_publisher(Session *session, SyncSlot *slot, bool may_copy)
+{
+	bool		usable;
+
+	slot->conn = session_open_another(session, true);
+	publisher_command(slot->conn,
+					  psprintf("SET application_name = %s",
+							   publisher_literal(slot->conn,
+												 NameStr(slot->name))));
+	if (may_copy && slot_offer_copy(session, slot, &usable))
+		return usable ? SLOT_MADE : SLOT_OF_NO_USE;
+	if (!create_on_publisher(session, slot))
+		return SLOT_NAME_TAKEN;
+	/* C4: on a standby every unit has a slot of its own. */
+	if (!slot->made_on.in_recovery)
+		slot_offer(slot);
+	return SLOT_MADE;
+}
+
 static int
 compare_oids(const void *a, const void *b)
 {
@@ -191,11 +222,13 @@ compare_oids(const void *a, const void *b)
 }
 
 SyncSlot *
-slot_create(Session *session, const Oid *eligible, int neligible)
+slot_create(Session *session, const Oid *eligible, int neligible,
+			bool may_copy)
 {
 	MemoryContext context;
 	MemoryContext caller;
 	SyncSlot   *slot;
+	volatile SlotMade made = SLOT_NAME_TAKEN;
 
 	Assert(!IsTransactionState());
 	pool_set_phase(PHASE_CREATING_SLOT);
@@ -216,7 +249,8 @@ slot_create(Session *session, const Oid *eligible, int neligible)
 		{
 			register_slot(slot);
 			MemoryContextSwitchTo(context);
-			if (create_on_publisher(session, slot))
+			made = make_on_publisher(session, slot, may_copy);
+			if (made != SLOT_NAME_TAKEN)
 				break;
 			skip_number(slot);
 			CHECK_FOR_INTERRUPTS();
@@ -241,6 +275,11 @@ slot_create(Session *session, const Oid *eligible, int neligible)
 	PG_END_TRY();
 
 	MemoryContextSwitchTo(caller);
+	if (made != SLOT_MADE)
+	{
+		slot_abandon(slot);
+		slot = NULL;
+	}
 	return slot;
 }
 
@@ -386,6 +425,7 @@ slot_drop(Session *session, SyncSlot *slot)
 void
 slot_abandon(SyncSlot *slot)
 {
+	slot_offer_withdraw(slot);
 	pool_set_slot(0, "");
 	stream_close(slot->stream);
 	publisher_disconnect(slot->conn);

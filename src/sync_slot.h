@@ -36,6 +36,7 @@ typedef struct SyncSlot
 	DeliveredXids delivered;	/* C1 b */
 	int			neligible;		/* tables pending at its creation, sorted, C2 */
 	Oid		   *eligible;
+	struct dsm_segment *offer;	/* to other workers, null: none */
 	RepOriginId origin;			/* named as the slot; see slot_take_origin */
 	XLogRecPtr	position;		/* the next unit's changes start here */
 	int64		units;			/* served so far */
@@ -45,12 +46,14 @@ typedef struct SyncSlot
 } SyncSlot;
 
 /*
- * Create a slot for the tables given, which are pending now.  No transaction
- * may be open: creation waits for every transaction running on the publisher,
- * which may be this server.
+ * Create a slot for the tables given, which are pending now; or, if that is
+ * allowed, copy one that another worker has created.  No transaction may be
+ * open: creation waits for every transaction running on the publisher, which
+ * may be this server.  Null if what was copied cannot be used; it has become
+ * an orphan.
  */
 extern SyncSlot *slot_create(Session *session, const Oid *eligible,
-							 int neligible);
+							 int neligible, bool may_copy);
 
 /*
  * Have the slot's origin, which express units need, and one of the server's

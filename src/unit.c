@@ -894,12 +894,13 @@ copy_commands(Unit *unit, bool with_mark)
 void
 unit_copy_tables(Unit *unit)
 {
-	Publisher  *conn = unit->session->sql;
+	Publisher  *conn = unit->conn;
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context = AllocSetContextCreate(caller,
 												  "reuse_sync copy",
 												  ALLOCSET_DEFAULT_SIZES);
-	bool		with_mark = guard_is_on("f_flush") &&
+	bool		in_recovery = publisher_identity(conn)->in_recovery;
+	bool		with_mark = !in_recovery && guard_is_on("f_flush") &&
 	guard_is_on("renewed_connection");
 
 	pool_set_phase(PHASE_COPYING);
@@ -915,6 +916,8 @@ unit_copy_tables(Unit *unit)
 		unit->mark = session_read_position(unit->session);
 	else
 		publisher_end(conn);
+	if (in_recovery)
+		unit->mark = session_make_position(unit->session);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
 	session_release_lock(unit->session);

@@ -118,24 +118,27 @@ drop_own_slot(void)
  * Have a slot and a snapshot on the publisher that fit each other and the
  * tables.  A transaction whose commit is written but not yet visible there
  * passes in a moment, or hangs on a standby that does not answer: then a new
- * slot waits for it.
+ * slot waits for it.  What does not fit a copied slot would not fit the next
+ * copy either.
  */
 static void
 take_fitting_snapshot(const BatchPlan *plan, bool is_express)
 {
 	TimestampTz start = GetCurrentTimestamp();
+	bool		may_copy = true;
 
 	unit_drop_servers_slots(unit);
 	for (;;)
 	{
 		SnapshotVerdict verdict;
 
-		if (slot == NULL)
+		while (slot == NULL)
 		{
 			int			n;
 			const Oid  *pending = batch_relids(plan, &n);
 
-			slot = slot_create(session, pending, n);
+			slot = slot_create(session, pending, n, may_copy);
+			may_copy = false;
 			start = GetCurrentTimestamp();
 		}
 		if (is_express)

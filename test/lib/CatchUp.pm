@@ -344,11 +344,15 @@ sub make_locking_changes
 		  . ' IN ROW EXCLUSIVE MODE'
 		: 'BEGIN; LOCK TABLE pg_subscription_rel IN SHARE MODE');
 
-	$writer->query_until(qr/begun/, "\\echo begun\n$changes;\n");
+	# Unless the publisher's side is over already, they have to wait for it.
+	$writer->query_until(qr/begun/,
+		"\\echo begun\n$changes;\nSELECT 'changed';\n");
 	$self->{pub}->poll_query_until(
 		$self->{pub_db}, qq{
-		SELECT count(*) > 0 FROM pg_locks WHERE pid = $pid AND NOT granted})
-	  or die "changes of @tables do not wait for the copy";
+		SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $pid AND NOT granted)
+		OR EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid
+			AND state = 'idle' AND query ~ 'changed')})
+	  or die "changes of @tables are neither made nor wait for the copy";
 
 	$self->open_gate($_) foreach @tables;
 	$writer->query_safe('SELECT 1');

@@ -1,6 +1,7 @@
 # The message before state 'f' goes over the connection of the snapshot: one
 # that was made after a crash of the publisher would vouch for a snapshot of
-# xids that have been given out again.
+# xids that have been given out again.  It is sent with the COPY, so that with
+# the guard no xid of the snapshot is lost once the copy is done.
 
 use strict;
 use warnings;
@@ -25,7 +26,8 @@ wait_held($sub, 'copy_done:t');
 crash($pub);
 $pub->start;
 my $next_xid = insert_with_xid($pub, "t VALUES (1, 'xid given out again')");
-die "xid $xid was not given out again" if $next_xid != $xid;
+die "xid $xid was not given out again"
+  if $ENV{GUARD_OFF} && $next_xid != $xid;
 release($sub);
 settled_rows_ok($pub, $sub, 't');
 
