@@ -571,7 +571,10 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 int
 slot_drop_orphans(Session *session)
 {
-	MemoryContext context = CurrentMemoryContext;
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(caller,
+												  "reuse_sync orphans",
+												  ALLOCSET_SMALL_SIZES);
 	List	   *orphans;
 	ListCell   *lc;
 	int			left = 0;
@@ -582,15 +585,18 @@ slot_drop_orphans(Session *session)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 
-	if (orphans == NIL)
-		return 0;
-	session_connect(session);
-	pool_set_phase(PHASE_DROPPING_SLOTS);
+	if (orphans != NIL)
+	{
+		session_connect(session);
+		pool_set_phase(PHASE_DROPPING_SLOTS);
+	}
 	foreach(lc, orphans)
 	{
 		if (!drop_orphan(session->sql, lfirst(lc)))
 			left++;
 	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(context);
 	return left;
 }
 

@@ -52,6 +52,7 @@
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timeout.h"
@@ -80,6 +81,9 @@
 
 /* How long to serve a subscription while another waits, ms. */
 #define TENURE				10000
+
+/* After so many tables the caches of the catalog are emptied. */
+#define MOST_CACHED_TABLES	1000
 
 /* The session, slot and unit at hand, for the error paths. */
 static Session *session = NULL;
@@ -650,6 +654,25 @@ is_anothers_turn(void)
 	return anothers_turn;
 }
 
+/*
+ * The caches of the catalog keep a few kilobytes of every table, and would
+ * keep those of all tables that the worker has ever seen.
+ */
+static void
+bound_caches(int ntables)
+{
+	static int	seen = 0;
+
+	seen += ntables;
+	if (seen < MOST_CACHED_TABLES)
+		return;
+	seen = 0;
+	StartTransactionCommand();
+	InvalidateSystemCaches();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(serving_context);
+}
+
 /* Serve the tables of a plan; false if the session is over. */
 static bool
 serve_plan(BatchPlan *plan)
@@ -673,6 +696,7 @@ serve_plan(BatchPlan *plan)
 			(!ok && (!extension_is_here() ||
 					 work_list_is_postponed(session->sub->oid))))
 			return false;
+		bound_caches(batch.nrelids);
 		settings_reload();
 		pgstat_report_stat(true);
 		if (is_anothers_turn())
