@@ -22,11 +22,12 @@ catch_up($pub, $sub, 's');
 hold($sub, 'resync_set_back:s');
 $sub->safe_psql('postgres', q{SELECT reuse_sync.resync_table('s', 't')});
 my ($point, $pid) = wait_held($sub, 'resync_set_back:s');
-$sub->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-wait_until($sub, 'the worker to end',
-	"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 
+# It must not notice that the next one is to be held elsewhere.
+stop_process($sub, $pid);
 hold($sub, 'copy_done:t');
+$sub->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+continue_process($pid);
 wait_held($sub, 'copy_done:t');
 $pub->safe_psql('postgres', q{INSERT INTO t VALUES (2, 'after the snapshot')});
 catch_up($pub, $sub, 's');
