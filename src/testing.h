@@ -58,6 +58,7 @@
 	POINT(origin_entry, staged, "the table's origin has an entry") \
 	POINT(origin_set, staged, "its position is where the stream starts") \
 	POINT(copy_locked, both, "the tables are locked for the copy") \
+	POINT(emptied, both, "a table that is synchronized anew is emptied") \
 	POINT(rows_removed, staged, "the rows of a lost copy are removed") \
 	POINT(described, both, "a table is described") \
 	POINT(mid_copy, both, "in the middle of a table's copy") \
@@ -103,10 +104,10 @@
 	POINT(orphan_forgotten, worker, "its row is removed") \
 	POINT(set_back_commit, staged, "'i' is about to be committed in a drain") \
 	POINT(set_back, staged, "it is committed") \
-	POINT(resync_commit, resync, "a table is about to be set back from 'r'") \
-	POINT(resync_set_back, resync, "it is, and the apply worker may not know") \
-	POINT(resync_stopped, resync, "that apply worker is gone") \
-	POINT(resync_begun, resync, "the table waits like any other") \
+	POINT(resync_commit, worker, "a table is about to be set back from 'r'") \
+	POINT(resync_set_back, worker, "it is, and the apply worker may not know") \
+	POINT(resync_stopped, worker, "that apply worker is gone") \
+	POINT(resync_begun, worker, "the table waits like any other") \
 	POINT(replay_position, race, "a standby has said how far it is") \
 	POINT(settle, race, "an apply worker knows of the extension") \
 	POINT(apply_workers_listed, race, "CREATE EXTENSION knows the apply workers") \

@@ -850,6 +850,7 @@ unit_empty_tables(Unit *unit)
 		PopActiveSnapshot();
 		unit_bound_lock_waits(0);
 		unit->at = NULL;
+		test_point(POINT_emptied, table->relname);
 	}
 }
 

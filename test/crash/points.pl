@@ -39,6 +39,11 @@ my %scenarios = (
 	orphan_drop             => \&orphan,
 	orphan_dropped          => \&orphan,
 	orphan_forgotten        => \&orphan,
+	resync_commit           => \&resync,
+	resync_set_back         => \&resync,
+	resync_stopped          => \&resync,
+	resync_begun            => \&resync,
+	emptied                 => \&resync,
 	set_back_commit         => \&drain,
 	set_back                => \&drain);
 
@@ -236,6 +241,38 @@ sub orphan
 	$lane->hold('slot_created', $point);
 	$lane->terminate($pid);
 	return $lane->wait_at($point);
+}
+
+# Tables that are ready, and wrong, are synchronized anew.  That they are to be
+# is on disk.
+sub resync
+{
+	my ($point, $way) = @_;
+	my @tables = (@Crashes::small, @Crashes::large);
+
+	$lane->begin_case;
+	$lane->subscribe;
+	wait_ready($lane->{sub}, 's');
+	$lane->hold(points($point, $way));
+	$lane->{sub}->safe_psql(
+		'postgres',
+		'SET synchronous_commit = on; BEGIN;'
+		  . join('',
+			map { "DELETE FROM $_ WHERE a % 2 = 0; INSERT INTO $_ VALUES (-1, 'wrong', 0);"
+				  . " SELECT reuse_sync.resync_table('s', '$_');" } @tables)
+		  . 'COMMIT');
+	push @undo, sub
+	{
+		wait_until(
+			$lane->{sub},
+			'tables to be synchronized anew',
+			sub {
+				my ($ret, $left) = $lane->{sub}->psql('postgres',
+					'SELECT count(*) FROM reuse_sync.resync');
+				return $ret == 0 && $left eq '0';
+			});
+	};
+	return $lane->wait_at(points($point, $way));
 }
 
 # A table in 'f' fails while the database is drained.
