@@ -91,6 +91,88 @@ FROM pg_catalog.pg_subscription_rel r
             WHERE z.dbid = s.subdbid AND z.subid = r.srsubid
                   AND z.relid = r.srrelid) AS resync) e;
 
+CREATE FUNCTION reuse_sync.pool_slots(
+    OUT datid oid,
+    OUT subid oid,
+    OUT slot_id bigint,
+    OUT restart_lsn pg_lsn,
+    OUT wal_bytes bigint,
+    OUT catalog_xmin xid,
+    OUT snapshot_xmin xid8,
+    OUT checked_at timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'reuse_sync_pool_slots'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION reuse_sync.pool_slots() IS
+    'what live processes of the pool know of their slots on publishers, in all databases';
+
+CREATE FUNCTION reuse_sync.pool_problems(
+    OUT subid oid,
+    OUT last_error text,
+    OUT last_error_time timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'reuse_sync_pool_problems'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION reuse_sync.pool_problems() IS
+    'what subscriptions wait for, in all databases';
+
+-- Where a slot and a snapshot hold the publisher up: as the slot's worker saw
+-- it last, at checked_at; null if no worker has the slot.
+CREATE OR REPLACE VIEW reuse_sync.slots AS
+SELECT c.slot_name,
+       c.subid,
+       s.subname,
+       c.slot_id,
+       CASE WHEN c.state IN ('creating', 'orphaned') THEN c.state
+            WHEN l.relid IS NOT NULL THEN 'linked'
+            WHEN w.pid IS NULL THEN 'orphaned'
+            WHEN w.batch_tables > 0 THEN 'active'
+            ELSE 'idle' END AS state,
+       w.pid,
+       coalesce(w.relid, l.relid) AS relid,
+       c.created_at,
+       c.tables_synced,
+       c.last_error,
+       p.restart_lsn,
+       p.wal_bytes,
+       p.catalog_xmin,
+       p.snapshot_xmin,
+       p.checked_at
+FROM reuse_sync.slot_catalog c
+     LEFT JOIN pg_catalog.pg_subscription s ON s.oid = c.subid
+     LEFT JOIN reuse_sync.pool_workers() w
+            ON w.datid = c.dbid AND w.subid = c.subid
+               AND w.slot_id = c.slot_id
+     LEFT JOIN reuse_sync.pool_slots() p
+            ON p.datid = c.dbid AND p.subid = c.subid
+               AND p.slot_id = c.slot_id
+     LEFT JOIN (SELECT p.dbid, p.subid, p.slot_id, p.relid
+                FROM reuse_sync.table_progress p
+                     JOIN pg_catalog.pg_subscription_rel r
+                       ON r.srsubid = p.subid AND r.srrelid = p.relid
+                WHERE r.srsubstate = 'f') l
+            ON l.dbid = c.dbid AND l.subid = c.subid
+               AND l.slot_id = c.slot_id AND c.state = 'linked'
+WHERE c.dbid = (SELECT oid FROM pg_catalog.pg_database
+                WHERE datname = pg_catalog.current_database());
+
+CREATE VIEW reuse_sync.problems AS
+SELECT s.subname,
+       p.last_error,
+       p.last_error_time
+FROM reuse_sync.pool_problems() p
+     JOIN pg_catalog.pg_subscription s ON s.oid = p.subid
+WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database
+                   WHERE datname = pg_catalog.current_database());
+COMMENT ON VIEW reuse_sync.problems IS
+    'what keeps a subscription of this database from getting further, beside errors of tables';
+
+REVOKE ALL ON FUNCTION reuse_sync.pool_slots() FROM PUBLIC;
+REVOKE ALL ON FUNCTION reuse_sync.pool_problems() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION reuse_sync.pool_slots() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION reuse_sync.pool_problems() TO pg_monitor;
+GRANT SELECT ON reuse_sync.problems TO pg_monitor;
+
 --
 -- What people do.  Who may do it is checked by each function.
 --

@@ -32,7 +32,6 @@
 #include "compat.h"
 #include "lease.h"
 #include "pool.h"
-#include "settings.h"
 #include "testing.h"
 
 /*
@@ -87,20 +86,12 @@ server_stands_aside(Oid subid)
 }
 
 bool
-lease_is_held(Oid subid, TimestampTz *next_look)
+lease_is_held(Oid subid)
 {
-	TimestampTz later;
-
-	if (server_stands_aside(subid) &&
+	return server_stands_aside(subid) &&
 		(pool_apply_worker_streams(subid, MISSED_STARTS *
 								   wal_retrieve_retry_interval) ||
-		 !guard_is_on("publish") || !guard_is_on("lease")))
-		return true;
-	later = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-										reuse_sync_naptime);
-	if (*next_look == 0 || later < *next_look)
-		*next_look = later;
-	return false;
+		 !guard_is_on("publish") || !guard_is_on("lease"));
 }
 
 /* --- in the apply worker --- */

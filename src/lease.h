@@ -23,16 +23,15 @@
 #ifndef REUSE_SYNC_LEASE_H
 #define REUSE_SYNC_LEASE_H
 
-#include "datatype/timestamp.h"
-
 #include "publisher.h"
 
 /*
  * Has this server the lease, and do the server's own workers leave the tables
- * to us?  If not, '*next_look' is lowered to when to ask again, in case the
- * hint of the apply worker is missed.  Takes no lock but lightweight ones.
+ * to us?  If not, the apply worker hints when that has changed: whoever waits
+ * meanwhile may have the process that it needs to start.  Takes no lock but
+ * lightweight ones.
  */
-extern bool lease_is_held(Oid subid, TimestampTz *next_look);
+extern bool lease_is_held(Oid subid);
 
 /*
  * In an apply worker, once it is clear that it stands aside: publish when it

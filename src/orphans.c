@@ -79,7 +79,6 @@ find_orphans(Oid subid)
 		Orphan	   *orphan = palloc0(sizeof(Orphan));
 		SlotRow    *again = palloc(sizeof(SlotRow));
 		Subscription *sub;
-		TimestampTz ignored = 0;
 
 		if (!is_orphan(lfirst(lc), again))
 			continue;
@@ -90,7 +89,7 @@ find_orphans(Oid subid)
 		{
 			orphan->conninfo = sub->conninfo;
 			orphan->must_use_password = compat_must_use_password(sub);
-			if (!pool_exists() || !lease_is_held(sub->oid, &ignored))
+			if (!pool_exists() || !lease_is_held(sub->oid))
 				orphan->main_slot = sub->slotname;
 		}
 		else if (sub == NULL && superuser())

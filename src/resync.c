@@ -381,7 +381,7 @@ claim(Session *session, Oid *relids)
 	StartTransactionCommand();
 	session_lock_subscription(subid);
 	if (catalog_hold() && session_is_current(session, false) &&
-		lease_is_held(subid, &ignored))
+		lease_is_held(subid))
 	{
 		foreach(lc, work_list_resyncs(subid, caller, &ignored))
 		{

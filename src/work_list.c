@@ -336,7 +336,7 @@ work_list_another_waits(Oid current)
 		if (subid != current && !waits &&
 			pool_workers_of_subscription(subid) == 0 &&
 			future(get_postponed(subid)->until) == 0 &&
-			lease_is_held(subid, &ignored))
+			lease_is_held(subid))
 			waits = work_list_tables(subid, CurrentMemoryContext,
 									 &ignored) != NIL ||
 				work_list_resyncs(subid, CurrentMemoryContext,
@@ -365,21 +365,23 @@ work_list_look(Oid last, bool anothers_turn)
 		Oid			subid = lfirst_oid(lc);
 		int			workers = pool_workers_of_subscription(subid);
 		TimestampTz until = future(get_postponed(subid)->until);
-		List	   *tables = NIL;
-		List	   *resyncs = NIL;
+		TimestampTz ignored = 0;
+		List	   *tables;
+		List	   *resyncs;
 
 		work->next_look = sooner(work->next_look, until);
 		if (until != 0)
 			continue;
-		tables = work_list_tables(subid, caller, &work->next_look);
-		resyncs = work_list_resyncs(subid, caller, &work->next_look);
-		if (!lease_is_held(subid, &work->next_look))
+		if (!lease_is_held(subid))
 		{
-			if (tables != NIL || resyncs != NIL)
+			if (work_list_tables(subid, caller, &ignored) != NIL ||
+				work_list_resyncs(subid, caller, &ignored) != NIL)
 				(void) pool_note_problem(subid, ERRCODE_OBJECT_IN_USE,
 										 "the subscription's apply worker does not stream from its replication slot");
 			continue;
 		}
+		tables = work_list_tables(subid, caller, &work->next_look);
+		resyncs = work_list_resyncs(subid, caller, &work->next_look);
 		pool_end_problems(subid, tables == NIL && resyncs == NIL ?
 						  0 : ERRCODE_OBJECT_IN_USE);
 		if (workers >= reuse_sync_max_workers_per_subscription ||

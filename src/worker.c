@@ -534,10 +534,8 @@ guarded(void (*step) (const Step *), const Step *what)
 static void
 orphans_step(const Step *what)
 {
-	TimestampTz ignored = 0;
-
 	test_point(POINT_released, session->sub->name);
-	if (lease_is_held(session->sub->oid, &ignored) &&
+	if (lease_is_held(session->sub->oid) &&
 		slot_drop_orphans(session) > 0)
 		work_list_postpone_orphans(session->sub->oid, failure_retry_time(1));
 }
@@ -615,14 +613,13 @@ claim_step(const Step *what)
 {
 	Batch	   *batch = what->batch;
 	Oid			subid = session->sub->oid;
-	TimestampTz ignored = 0;
 	bool		good;
 	int			n = 0;
 
 	StartTransactionCommand();
 	session_lock_subscription(subid);
 	good = catalog_hold() && session_is_current(session, false) &&
-		lease_is_held(subid, &ignored);
+		lease_is_held(subid);
 	if (good)
 	{
 		bool		draining = pool_is_draining(MyDatabaseId);

@@ -38,8 +38,8 @@ wait_until(
 		return sync_slot_name($pub) eq ''
 		  || $clone->safe_psql(
 			'postgres', q{
-			SELECT count(*) > 0 FROM reuse_sync.workers
-			WHERE worker_type = 'worker' AND phase = 'idle'}) eq 't';
+			SELECT count(*) > 0 FROM reuse_sync.problems
+			WHERE last_error ~ 'does not stream'}) eq 't';
 	});
 is(sync_slot_name($pub), $slot, 'the slot of the original is there');
 $clone->stop('immediate');
