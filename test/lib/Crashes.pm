@@ -49,20 +49,13 @@ my %settings = (
 	'reuse_sync.test_points'                  => '');
 
 my %writers = (
-	sync     => writer_script(''),
-	async    => writer_script('SET LOCAL synchronous_commit = off;'),
-	truncate => q{
-\set t random(1, 10)
-BEGIN;
-TRUNCATE s:t;
-INSERT INTO s:t SELECT nextval('key'), 'anew', 0
-	FROM generate_series(1, 120);
-COMMIT;
-});
+	sync  => writer_script(''),
+	async => writer_script('SET LOCAL synchronous_commit = off;'));
 
-# Rows are locked in the order of the tables, and one in each: no deadlocks.  A
-# TRUNCATE is in no subtransaction: after a restart of decoding the server itself
-# stumbles over that ("could not map filenode ... to relation OID", 15.20).
+# Rows are locked in the order of the tables, and one in each: no deadlocks.
+# There is no TRUNCATE, because a slot that is made beside one, the subscription's
+# for one, can sometimes not be decoded from: "could not map filenode ... to
+# relation OID" (15.20).
 sub writer_script
 {
 	my ($begin) = @_;
@@ -266,8 +259,7 @@ sub start_writers
 		open STDIN,  '<',  '/dev/null';
 		exec $pub->installed_command('pgbench'),
 		  '-n', '-c', 3, '-T', 3600, '-R', 60, '-h', $pub->host,
-		  '-p', $pub->port, '-f', "$dir/sync.sql\@10",
-		  '-f', "$dir/async.sql\@10", '-f', "$dir/truncate.sql\@1",
+		  '-p', $pub->port, '-f', "$dir/sync.sql", '-f', "$dir/async.sql",
 		  'postgres';
 		exit 1;
 	}
@@ -512,11 +504,16 @@ sub wait_for
 
 	while (1)
 	{
-		my $ret = $self->{$side}->psql('postgres', $query, stdout => \$result,
-			stderr => \my $stderr);
+		my ($ret, $stderr);
+
+		# It dies if psql ends before it has read the query.
+		eval {
+			$ret = $self->{$side}->psql('postgres', $query, stdout => \$result,
+				stderr => \$stderr);
+		} or $ret //= 2;
 		return if $ret == 0 && $result =~ $pattern;
 		die $stderr if $ret == 3;
-		$result = $stderr if $ret != 0;
+		$result = $stderr // $@ if $ret != 0;
 		die "waited in vain for $what; last: $result" if time > $end;
 		usleep(50_000);
 	}
