@@ -103,6 +103,7 @@ sub new
 		wal_retrieve_retry_interval      => '100ms',
 		'reuse_sync.max_retry_interval'  => '1s',
 		'reuse_sync.naptime'             => '200ms',
+		'reuse_sync.test_guards_off'     => $ENV{GUARD_OFF} // '',
 		'reuse_sync.worker_idle_timeout' => '1min',
 		%settings);
 	my $self = bless { pub => $pub, sub => $sub, sessions => [] }, $class;
@@ -533,19 +534,28 @@ sub wait_for_log
 	return;
 }
 
-# All is ready, the contents are equal, and nothing is left; dies otherwise.
-sub settle
+sub wait_ready
 {
 	my ($self) = @_;
-
 	my $tables = () = tables();
 
-	$self->end_sessions;
 	$self->wait_for('sub', 'all tables to be ready', q{
 		SELECT count(*) FILTER (WHERE srsubstate = 'r'),
 			string_agg(srrelid::regclass::text || ' ' || srsubstate::text, ',')
 				FILTER (WHERE srsubstate <> 'r')
 		FROM pg_subscription_rel}, qr/^$tables\|$/);
+	return;
+}
+
+# All is ready, the contents are equal, and nothing is left; dies otherwise.
+sub settle
+{
+	my ($self) = @_;
+
+	$self->end_sessions;
+	$self->wait_for('sub', 'all resynchronizations to end', q{
+		SELECT count(*) FROM reuse_sync.resync}, qr/^0$/);
+	$self->wait_ready;
 	$self->stop_writers;
 	flush_wal($self->{pub});
 	catch_up($self->{pub}, $self->{sub}, 's');
