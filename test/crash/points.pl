@@ -334,6 +334,7 @@ sub run_case
 	my ($pid) = ($scenarios{$point} // \&simply)->($point, $way);
 	$lane->act($action, $pid);
 	$_->() foreach @undo;
+	$lane->be_patient;
 	$lane->settle;
 	$lane->end_case;
 	return;

@@ -450,7 +450,8 @@ sub terminate_walsender
 	return;
 }
 
-# End sessions of the publisher; returns how many have ended.
+# End sessions of the publisher; returns how many.  They may not get rid of their
+# last message before whoever is held reads it.
 sub terminate_sessions
 {
 	my ($self, $which) = @_;
@@ -458,9 +459,9 @@ sub terminate_sessions
 	return $self->{pub}->safe_psql(
 		'postgres', qq{
 		SELECT count(*) FROM (
-			SELECT pg_terminate_backend(pid, 60000) AS gone
-			FROM pg_stat_activity WHERE $which OFFSET 0) AS ended
-		WHERE gone});
+			SELECT pg_terminate_backend(pid) AS told
+			FROM pg_stat_activity WHERE $which OFFSET 0) AS sessions
+		WHERE told});
 }
 
 sub stop_subscriber
@@ -495,6 +496,16 @@ sub stop_publisher_only
 }
 
 # --- the end of a case ---
+
+# A slow machine does not get done with little time under the lock.
+sub be_patient
+{
+	my ($self) = @_;
+	my $setting = 'reuse_sync.handover_lock_timeout';
+
+	$self->configure($setting => $settings{$setting});
+	return;
+}
 
 # Until the result of a query matches; the server may be away meanwhile.
 sub wait_for
