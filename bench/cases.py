@@ -41,7 +41,7 @@ CASES = [
 		'1,000 empty tables, pgbench running, a transaction open for 20 s', 1000,
 		load=True, open_s=20),
 	Case('rows-1000', '1,000 tables of 1,000 rows', 1000, 1000,
-		sides=(BUILTIN, OURS, FLOOR), pairs=5, quick=1),
+		sides=(BUILTIN, OURS, FLOOR), pairs=5),
 	Case('beat-500', '500 empty tables added, pgbench running', 500,
 		load=True, beats=1500, adds=True),
 	Case('empty-4000', '4,000 empty tables', 4000,
@@ -54,3 +54,6 @@ CASES = [
 ]
 
 BY_NAME = {case.name: case for case in CASES}
+
+# By which the quick form finds the better number of sync workers
+QUICK_CALIBRATION = BY_NAME['empty-100']
