@@ -68,6 +68,8 @@ typedef struct WorkerGroup
 	bool		known;			/* has been looked at, or will be */
 	bool		seen;			/* in the last list of subscriptions */
 	TimestampTz due;			/* look then; 0: when hinted */
+	TimestampTz replace;		/* one has died: look then, whatever others
+								 * report; 0: none has */
 	int			pending;		/* tables more workers could take now */
 } WorkerGroup;
 
@@ -346,8 +348,9 @@ take_reports(void)
 			make_due(group);
 		else if ((copy.finished && !copy.done) || never_came_up)
 		{
-			group->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 wal_retrieve_retry_interval);
+			group->replace =
+				TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+											wal_retrieve_retry_interval);
 			pool_note_failure(copy.dbid, copy.userid);
 		}
 		if (copy.finished || never_came_up)
@@ -480,6 +483,11 @@ wake_idle(void)
 		WorkerGroup *group = lfirst(lc);
 		int			idle;
 
+		if (group->replace != 0 && group->replace <= now)
+		{
+			group->replace = 0;
+			make_due(group);
+		}
 		if (group->due == 0 || group->due > now)
 			continue;
 		(void) group_workers(group, &idle);
@@ -544,6 +552,9 @@ time_to_sleep(void)
 		if (group->due > now)
 			sleep = Min(sleep,
 						TimestampDifferenceMilliseconds(now, group->due));
+		if (group->replace != 0)
+			sleep = Min(sleep,
+						TimestampDifferenceMilliseconds(now, group->replace));
 	}
 	return Max(sleep, 1);
 }
