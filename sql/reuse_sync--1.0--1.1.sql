@@ -35,61 +35,225 @@ SELECT NULL::oid AS dbid,
 WHERE false;
 CREATE UNIQUE INDEX resync_key ON reuse_sync.resync (dbid, subid, relid, xid);
 
+-- What progress is reckoned by: the sizes of tables on the publisher as they
+-- were when a worker first planned for them.  A run begins when a subscription
+-- that had no unfinished table gets one; tables added meanwhile are of it.
+CREATE MATERIALIZED VIEW reuse_sync.table_size AS
+SELECT NULL::oid AS dbid,
+       NULL::oid AS subid,
+       NULL::oid AS relid,
+       NULL::bigint AS bytes,
+       NULL::timestamptz AS run_start
+WHERE false;
+CREATE UNIQUE INDEX table_size_key
+    ON reuse_sync.table_size (dbid, subid, relid);
+
 --
 -- What people see.
 --
 
-CREATE OR REPLACE VIEW reuse_sync.tables AS
-SELECT s.subname,
+CREATE FUNCTION reuse_sync.pool_copies(
+    OUT pid integer,
+    OUT datid oid,
+    OUT subid oid,
+    OUT relid oid,
+    OUT done boolean,                   -- another of its unit is being copied
+    OUT bytes_copied bigint,
+    OUT bytes_expected bigint,
+    OUT tuples_expected bigint,
+    OUT copy_start timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'reuse_sync_pool_copies'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION reuse_sync.pool_copies() IS
+    'tables that live processes of the pool have copied or are copying, in all databases';
+REVOKE ALL ON FUNCTION reuse_sync.pool_copies() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION reuse_sync.pool_copies() TO pg_monitor;
+
+CREATE FUNCTION reuse_sync.show_percent(
+    subid oid, run_start timestamptz, percent double precision)
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'reuse_sync_show_percent'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION reuse_sync.show_percent(oid, timestamptz, double precision) IS
+    'the percentage, or a larger one that was shown before for this run of the subscription';
+REVOKE ALL ON FUNCTION reuse_sync.show_percent(oid, timestamptz, double precision) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION reuse_sync.show_percent(oid, timestamptz, double precision) TO pg_monitor;
+
+CREATE FUNCTION reuse_sync.show_work(
+    subid oid, run_start timestamptz, work double precision)
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'reuse_sync_show_work'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION reuse_sync.show_work(oid, timestamptz, double precision) IS
+    'the work done, or more that was seen before for this run of the subscription';
+REVOKE ALL ON FUNCTION reuse_sync.show_work(oid, timestamptz, double precision) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION reuse_sync.show_work(oid, timestamptz, double precision) TO pg_monitor;
+
+-- What the views of tables and of subscriptions have in common.  "share" is
+-- how much of a table has been copied, from 0 to 1: of the bytes or of the
+-- rows, whichever is less, since COPY reads a little ahead.
+CREATE VIEW reuse_sync.table_state AS
+SELECT s.oid AS subid,
+       s.subname,
        r.srrelid AS relid,
        CASE WHEN r.srsubstate = 'r' AND NOT e.resync THEN 'ready'
             WHEN r.srsubstate = 's' THEN 'synchronized'
             WHEN w.pid IS NOT NULL THEN w.phase
-            WHEN p.attempts > 0 THEN 'failed'
+            WHEN p.attempts > 0 AND q.relid IS NULL THEN 'failed'
             WHEN r.srsubstate = 'f' THEN 'copied'
             ELSE 'pending' END AS state,
        w.pid,
        coalesce(w.slot_name, c.slot_name) AS slot_name,
-       coalesce(CASE WHEN w.relid IS NOT NULL THEN w.bytes_total END,
-                p.bytes_total) AS bytes_total,
-       CASE WHEN w.relid IS NOT NULL AND r.srsubstate IN ('i', 'd')
-            THEN w.bytes_copied ELSE p.bytes_copied END AS bytes_copied,
-       CASE WHEN w.pid IS NOT NULL AND r.srsubstate IN ('i', 'd')
-            THEN y.tuples_processed ELSE p.tuples_copied END AS tuples_copied,
-       CASE WHEN w.pid IS NOT NULL AND r.srsubstate IN ('i', 'd')
+       CASE WHEN r.srsubstate IN ('f', 's', 'r')
+            THEN coalesce(p.bytes_total, z.bytes)
+            ELSE greatest(coalesce(k.bytes_expected, z.bytes), k.bytes_copied)
+            END AS bytes_total,
+       CASE WHEN r.srsubstate IN ('i', 'd') AND w.pid IS NOT NULL
+            THEN coalesce(k.bytes_copied, 0)
+            ELSE p.bytes_copied END AS bytes_copied,
+       CASE WHEN r.srsubstate IN ('i', 'd') AND w.pid IS NOT NULL
+            THEN coalesce(y.tuples_processed, 0)
+            ELSE p.tuples_copied END AS tuples_copied,
+       CASE WHEN r.srsubstate IN ('i', 'd') AND w.pid IS NOT NULL
             THEN w.unit_start ELSE p.started_at END AS started_at,
-       CASE WHEN w.relid IS NOT NULL AND w.bytes_copied > 0
-                 AND w.bytes_total > w.bytes_copied
-                 AND r.srsubstate IN ('i', 'd')
-            THEN pg_catalog.clock_timestamp()
-                 + (pg_catalog.clock_timestamp() - w.unit_start)
-                 * ((w.bytes_total - w.bytes_copied)::float8
-                    / w.bytes_copied)
-            END AS eta,
+       CASE WHEN r.srsubstate IN ('f', 's', 'r') AND NOT
+                 (r.srsubstate = 'r' AND e.resync) OR k.done THEN 1
+            WHEN k.bytes_expected > 0
+            THEN least(1, k.bytes_copied::float8 / k.bytes_expected,
+                       y.tuples_processed::float8
+                       / nullif(k.tuples_expected, 0))
+            ELSE 0 END AS share,
+       CASE WHEN r.srsubstate IN ('i', 'd') AND NOT k.done
+            THEN k.copy_start END AS copy_start,
        coalesce(p.attempts, 0) AS attempts,
        CASE WHEN q.relid IS NULL THEN p.next_retry END AS next_retry,
        p.last_error,
-       p.last_error_time
+       p.last_error_time,
+       -- what a table costs beyond its bytes is reckoned as some more of them
+       coalesce(z.bytes, 0) + 65536 AS weight,
+       z.run_start
 FROM pg_catalog.pg_subscription_rel r
      JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
      LEFT JOIN reuse_sync.table_progress p
             ON p.dbid = s.subdbid AND p.subid = r.srsubid
                AND p.relid = r.srrelid
+     LEFT JOIN reuse_sync.table_size z
+            ON z.dbid = s.subdbid AND z.subid = r.srsubid
+               AND z.relid = r.srrelid
      LEFT JOIN reuse_sync.retry_request q
             ON q.dbid = p.dbid AND q.subid = p.subid
                AND q.relid = p.relid AND q.voids = p.next_retry
      LEFT JOIN reuse_sync.pool_workers() w
             ON w.datid = s.subdbid AND w.subid = r.srsubid
                AND r.srrelid = ANY (w.relids)
+     LEFT JOIN reuse_sync.pool_copies() k
+            ON k.pid = w.pid AND k.relid = r.srrelid
      LEFT JOIN reuse_sync.slot_catalog c
             ON c.dbid = s.subdbid AND c.subid = r.srsubid
                AND c.slot_id = p.slot_id AND r.srsubstate = 'f'
      LEFT JOIN pg_catalog.pg_stat_progress_copy y
             ON y.pid = w.pid AND y.relid = r.srrelid
      CROSS JOIN LATERAL (SELECT EXISTS (
-            SELECT FROM reuse_sync.resync z
-            WHERE z.dbid = s.subdbid AND z.subid = r.srsubid
-                  AND z.relid = r.srrelid) AS resync) e;
+            SELECT FROM reuse_sync.resync x
+            WHERE x.dbid = s.subdbid AND x.subid = r.srsubid
+                  AND x.relid = r.srrelid) AS resync) e
+WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database
+                   WHERE datname = pg_catalog.current_database());
+COMMENT ON VIEW reuse_sync.table_state IS
+    'what reuse_sync.tables and reuse_sync.subscriptions are made of';
+GRANT SELECT ON reuse_sync.table_state TO pg_monitor;
+
+CREATE OR REPLACE VIEW reuse_sync.tables AS
+SELECT subname,
+       relid,
+       state,
+       pid,
+       slot_name,
+       bytes_total,
+       bytes_copied,
+       tuples_copied,
+       started_at,
+       CASE WHEN copy_start IS NOT NULL AND share > 0
+            THEN pg_catalog.clock_timestamp()
+                 + (pg_catalog.clock_timestamp() - copy_start)
+                 * ((1 - share) / share) END AS eta,
+       attempts,
+       next_retry,
+       last_error,
+       last_error_time
+FROM reuse_sync.table_state;
+
+-- Percentages and times are of the subscription's last run: its unfinished
+-- tables, and those that were finished since it began.  How fast it goes is
+-- taken from the run as a whole; but from the copies at work where something
+-- has failed, since much of the time went into what was thrown away.
+CREATE VIEW reuse_sync.subscriptions AS
+SELECT s.subname,
+       coalesce(t.tables, 0) AS tables,
+       coalesce(t.pending, 0) AS pending,
+       coalesce(t.copying, 0) AS copying,
+       coalesce(t.catching_up, 0) AS catching_up,
+       coalesce(t.ready, 0) AS ready,
+       coalesce(t.failed, 0) AS failed,
+       t.bytes_total,
+       t.bytes_copied,
+       CASE WHEN t.tables IS NULL OR t.tables = t.ready THEN 100.0
+            WHEN t.run_start IS NULL THEN 0.0
+            ELSE pg_catalog.trunc(reuse_sync.show_percent(s.oid, t.run_start,
+                     least(99.9, 100 * t.work_done / t.work))::numeric, 1)
+            END AS percent,
+       CASE WHEN t.working = 0 OR t.work_done <= 0 THEN NULL
+            WHEN t.troubled AND t.copying_speed > 0
+            THEN pg_catalog.clock_timestamp() + (t.work - t.work_done)
+                 / t.copying_speed * interval '1 second'
+            ELSE pg_catalog.clock_timestamp()
+                 + (pg_catalog.clock_timestamp() - t.run_start)
+                 * (t.work / least(t.work, reuse_sync.show_work(s.oid,
+                        t.run_start, t.work_done)) - 1)
+            END AS eta
+FROM pg_catalog.pg_subscription s
+     LEFT JOIN
+     (SELECT subid,
+             run_start,
+             count(*) AS tables,
+             count(*) FILTER (WHERE step = 'pending') AS pending,
+             count(*) FILTER (WHERE step = 'copying') AS copying,
+             count(*) FILTER (WHERE step = 'catching up') AS catching_up,
+             count(*) FILTER (WHERE step = 'ready') AS ready,
+             count(*) FILTER (WHERE step = 'failed') AS failed,
+             sum(bytes_total)::bigint AS bytes_total,
+             sum(bytes_copied)::bigint AS bytes_copied,
+             sum(weight) FILTER (WHERE in_run) AS work,
+             sum(weight * share) FILTER (WHERE in_run) AS work_done,
+             count(pid) AS working,
+             coalesce(bool_or(attempts > 0), false) AS troubled,
+             sum(weight * share
+                 / nullif(extract(epoch FROM
+                          pg_catalog.clock_timestamp() - copy_start), 0)
+                ) FILTER (WHERE copy_start IS NOT NULL)::float8
+                 AS copying_speed
+      FROM (SELECT *,
+                   CASE WHEN state IN ('ready', 'failed', 'copying')
+                        THEN state
+                        WHEN state IN ('synchronized', 'copied', 'catching up',
+                                       'handing over', 'dropping slots')
+                        THEN 'catching up'
+                        ELSE 'pending' END AS step,
+                   state <> 'ready'
+                   OR table_run_start = run_start AS in_run
+            FROM (SELECT subid, relid, state, pid, bytes_total, bytes_copied,
+                         share::float8 AS share, copy_start, attempts,
+                         weight::float8 AS weight,
+                         run_start AS table_run_start,
+                         max(run_start) OVER (PARTITION BY subid) AS run_start
+                  FROM reuse_sync.table_state) a) b
+      GROUP BY subid, run_start) t ON t.subid = s.oid
+WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database
+                   WHERE datname = pg_catalog.current_database());
+COMMENT ON VIEW reuse_sync.subscriptions IS
+    'one row per subscription of this database: how far its synchronization is';
+GRANT SELECT ON reuse_sync.subscriptions TO pg_monitor;
 
 CREATE FUNCTION reuse_sync.pool_slots(
     OUT datid oid,

@@ -21,6 +21,7 @@ SELECT pid > 0 AS has_pid, worker_type, datname, subname, slot_name, phase,
 FROM reuse_sync.workers WHERE worker_type = 'launcher';
 SELECT * FROM reuse_sync.slots;
 SELECT * FROM reuse_sync.tables;
+SELECT * FROM reuse_sync.subscriptions;
 SELECT * FROM reuse_sync.stats;
 
 -- The library and the SQL objects check each other's version.
@@ -48,7 +49,12 @@ SELECT * FROM reuse_sync.stats;
 SELECT * FROM reuse_sync.workers;
 SELECT * FROM reuse_sync.slots;
 SELECT * FROM reuse_sync.tables;
+SELECT * FROM reuse_sync.subscriptions;
+SELECT * FROM reuse_sync.table_state;
 SELECT * FROM reuse_sync.pool_workers();
+SELECT * FROM reuse_sync.pool_copies();
+SELECT * FROM reuse_sync.show_percent(1, now(), 1);
+SELECT * FROM reuse_sync.check();
 SELECT reuse_sync.wakeup();
 CALL reuse_sync.drain();
 SELECT reuse_sync.stats_reset();
@@ -56,6 +62,7 @@ SET ROLE regress_reuse_sync_monitor;
 SELECT count(*) > 0 AS sees_the_pool FROM reuse_sync.workers;
 SELECT * FROM reuse_sync.slots;
 SELECT * FROM reuse_sync.tables;
+SELECT * FROM reuse_sync.subscriptions;
 SELECT tables_synced FROM reuse_sync.stats;
 SELECT * FROM reuse_sync.slot_catalog;
 SELECT reuse_sync.wakeup();
@@ -125,6 +132,10 @@ SELECT subname, relid::regclass,
        last_error, last_error_time <= now() AS seen
 FROM reuse_sync.tables ORDER BY relid::regclass::text COLLATE "C";
 
+SELECT subname, tables, pending + copying + catching_up + failed AS unready,
+       ready, bytes_copied, percent
+FROM reuse_sync.subscriptions;
+
 -- Mended, it synchronizes by itself.
 TRUNCATE broken;
 SELECT reuse_sync.wakeup();
@@ -132,6 +143,7 @@ SELECT wait_until($$(SELECT count(*) = 3 FROM reuse_sync.tables
                      WHERE state = 'ready')$$);
 SELECT subname, relid::regclass, state, attempts, next_retry, last_error
 FROM reuse_sync.tables ORDER BY relid::regclass::text COLLATE "C";
+SELECT * FROM reuse_sync.subscriptions;
 SELECT wait_until($$NOT EXISTS (SELECT FROM reuse_sync.slots)$$);
 SELECT tables_synced, units, slots_created > 0 AS slots_created,
        slots_dropped = slots_created AS all_dropped,

@@ -17,6 +17,7 @@
 #include "utils/memutils.h"
 
 #include "batch.h"
+#include "catalog.h"
 #include "settings.h"
 #include "work_list.h"
 
@@ -124,6 +125,21 @@ read_sizes(BatchPlan *plan)
 	}
 }
 
+/* For those who want to know how far it is. */
+static void
+keep_sizes(BatchPlan *plan)
+{
+	int64	   *bytes = palloc(plan->n * sizeof(int64));
+
+	for (int i = 0; i < plan->n; i++)
+		bytes[i] = plan->candidates[i].bytes;
+	StartTransactionCommand();
+	if (catalog_hold())
+		catalog_add_sizes(plan->session->sub->oid, plan->relids, bytes,
+						  plan->n);
+	CommitTransactionCommand();
+}
+
 static int
 compare_candidates(const void *a, const void *b)
 {
@@ -163,6 +179,7 @@ batch_plan(Session *session, const List *tables)
 									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(scratch);
 	read_sizes(plan);
+	keep_sizes(plan);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
 

@@ -40,6 +40,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "compat.h"
 #include "pool.h"
 #include "settings.h"
 
@@ -75,6 +76,11 @@ enum
 {
 	RESYNC_dbid, RESYNC_subid, RESYNC_relid, RESYNC_xid, RESYNC_stage,
 	RESYNC_truncate, RESYNC_requested_at, RESYNC_natts
+};
+
+enum
+{
+	SIZE_dbid, SIZE_subid, SIZE_relid, SIZE_bytes, SIZE_run_start, SIZE_natts
 };
 
 /* The counters follow in the order of PoolCounters. */
@@ -806,6 +812,8 @@ catalog_resyncs(Oid subid)
 		resync->stage =
 			resync_stage_from_name(row_get_text(&row, RESYNC_stage));
 		resync->truncate = DatumGetBool(row.values[RESYNC_truncate]);
+		resync->requested_at =
+			DatumGetTimestampTz(row.values[RESYNC_requested_at]);
 		rows = lappend(rows, resync);
 	}
 	systable_endscan(scan);
@@ -870,6 +878,104 @@ catalog_remove_resyncs(Oid subid, Oid relid, ResyncStage stage)
 	}
 	CommandCounterIncrement();
 	table_close(rel, RowExclusiveLock);
+}
+
+/* --- sizes --- */
+
+static HeapTuple
+find_size(Relation rel, Oid subid, Oid relid, Row *row)
+{
+	ScanKeyData keys[3];
+
+	key_init(&keys[0], SIZE_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], SIZE_subid, F_OIDEQ, ObjectIdGetDatum(subid));
+	key_init(&keys[2], SIZE_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	return find_row(rel, "table_size_key", keys, 3, row);
+}
+
+/*
+ * The run that a row of table_size says the table to be of; 0 if there is no
+ * row, or the table is to be synchronized anew since.
+ */
+static TimestampTz
+run_of_table(Oid relid, HeapTuple tuple, const Row *row, List *resyncs)
+{
+	TimestampTz start;
+	ListCell   *lc;
+
+	if (!HeapTupleIsValid(tuple))
+		return 0;
+	start = DatumGetTimestampTz(row->values[SIZE_run_start]);
+	foreach(lc, resyncs)
+	{
+		ResyncRow  *resync = lfirst(lc);
+
+		if (resync->relid == relid && resync->requested_at > start)
+			return 0;
+	}
+	return start;
+}
+
+/*
+ * When the run began that the unfinished tables of the subscription are of;
+ * now if none of them is of any.
+ */
+static TimestampTz
+current_run(Relation rel, Oid subid, List *resyncs)
+{
+	TimestampTz start = 0;
+	ListCell   *lc;
+
+	foreach(lc, GetSubscriptionRelations(subid, true))
+	{
+		Oid			relid = ((SubscriptionRelState *) lfirst(lc))->relid;
+		Row			row;
+		HeapTuple	tuple = find_size(rel, subid, relid, &row);
+		TimestampTz run = run_of_table(relid, tuple, &row, resyncs);
+
+		start = Max(start, run);
+	}
+	return start != 0 ? start : GetCurrentTimestamp();
+}
+
+void
+catalog_add_sizes(Oid subid, const Oid *relids, const int64 *bytes, int n)
+{
+	Oid			relid = catalog_relid("table_size");
+	Relation	rel;
+	CatalogIndexState indexes;
+	TimestampTz run_start;
+	List	   *resyncs;
+
+	if (!ConditionalLockRelationOid(relid, ShareRowExclusiveLock))
+		return;
+	rel = table_open(relid, NoLock);
+	resyncs = catalog_resyncs(subid);
+	run_start = current_run(rel, subid, resyncs);
+	indexes = CatalogOpenIndexes(rel);
+	for (int i = 0; i < n; i++)
+	{
+		Row			row = {0};
+		HeapTuple	old = find_size(rel, subid, relids[i], &row);
+		HeapTuple	tuple;
+
+		if (run_of_table(relids[i], old, &row, resyncs) != 0)
+			continue;
+		row_set(&row, SIZE_dbid, ObjectIdGetDatum(MyDatabaseId));
+		row_set(&row, SIZE_subid, ObjectIdGetDatum(subid));
+		row_set(&row, SIZE_relid, ObjectIdGetDatum(relids[i]));
+		row_set(&row, SIZE_bytes, Int64GetDatum(Max(bytes[i], 0)));
+		row_set(&row, SIZE_run_start, TimestampTzGetDatum(run_start));
+		tuple = heap_form_tuple(RelationGetDescr(rel),
+								row.values, row.nulls);
+		if (HeapTupleIsValid(old))
+			CatalogTupleUpdateWithInfo(rel, &old->t_self, tuple, indexes);
+		else
+			CatalogTupleInsertWithInfo(rel, tuple, indexes);
+	}
+	CatalogCloseIndexes(indexes);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
 }
 
 /* --- counters --- */
@@ -980,7 +1086,9 @@ catalog_reset_counters(void)
 StaticAssertDecl((int) PROGRESS_relid == (int) RETRY_relid &&
 				 (int) PROGRESS_subid == (int) RETRY_subid &&
 				 (int) PROGRESS_relid == (int) RESYNC_relid &&
-				 (int) PROGRESS_subid == (int) RESYNC_subid,
+				 (int) PROGRESS_subid == (int) RESYNC_subid &&
+				 (int) PROGRESS_relid == (int) SIZE_relid &&
+				 (int) PROGRESS_subid == (int) SIZE_subid,
 				 "rows of tables differ");
 
 static bool
@@ -1004,7 +1112,7 @@ catalog_forget_strangers(void)
 	}			relations[] = {
 		{"slot_catalog", false}, {"slot_number", false}, {"counter", false},
 		{"table_progress", true}, {"retry_request", true},
-		{"resync", true}
+		{"resync", true}, {"table_size", true}
 	};
 
 	for (int i = 0; i < lengthof(relations); i++)

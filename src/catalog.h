@@ -83,6 +83,7 @@ typedef struct ResyncRow
 	int64		xid;			/* the transaction that has asked for it */
 	ResyncStage stage;
 	bool		truncate;		/* remove what the table holds */
+	TimestampTz requested_at;
 } ResyncRow;
 
 /* Changes of the counters since they were last written. */
@@ -191,6 +192,15 @@ extern int	catalog_begun_resyncs(void);
 /* Of one table: all to this stage; remove those at this stage or beyond. */
 extern void catalog_set_resyncs(Oid subid, Oid relid, ResyncStage stage);
 extern void catalog_remove_resyncs(Oid subid, Oid relid, ResyncStage stage);
+
+/*
+ * Keep the sizes that these tables have on the publisher, of those of which
+ * none is kept: what progress is reckoned by does not change under way.  Takes
+ * SHARE ROW EXCLUSIVE on table_size until the end of the transaction; does
+ * nothing if another process is at it.
+ */
+extern void catalog_add_sizes(Oid subid, const Oid *relids,
+							  const int64 *bytes, int n);
 
 /* --- counters --- */
 

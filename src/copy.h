@@ -27,6 +27,14 @@ extern void copy_append_command(StringInfo sql, Publisher *pub,
 								RemoteTable *remote);
 
 /*
+ * Estimate how many bytes and rows its copy will be, from a sample of the
+ * table; -1 if that cannot be.  In the transaction that is open on the
+ * publisher.
+ */
+extern void copy_estimate(Publisher *pub, RemoteTable *remote,
+						  int64 *bytes, int64 *tuples);
+
+/*
  * Copy the rows of which the command's answer comes next into the local
  * table, in the caller's local transaction.  Takes ROW EXCLUSIVE on it
  * until the end of the transaction.  'progress' is called with the number of

@@ -33,6 +33,9 @@
 
 PG_FUNCTION_INFO_V1(reuse_sync_require_library);
 PG_FUNCTION_INFO_V1(reuse_sync_pool_workers);
+PG_FUNCTION_INFO_V1(reuse_sync_pool_copies);
+PG_FUNCTION_INFO_V1(reuse_sync_show_percent);
+PG_FUNCTION_INFO_V1(reuse_sync_show_work);
 PG_FUNCTION_INFO_V1(reuse_sync_wakeup);
 PG_FUNCTION_INFO_V1(reuse_sync_retry);
 PG_FUNCTION_INFO_V1(reuse_sync_drain);
@@ -173,6 +176,95 @@ reuse_sync_pool_workers(PG_FUNCTION_ARGS)
 			put_worker(rsinfo, &copy);
 	}
 	PG_RETURN_VOID();
+}
+
+/* --- pool_copies --- */
+
+#define POOL_COPIES_COLS	9
+
+static void
+put_copy(ReturnSetInfo *rsinfo, const PoolWorker *w, Oid relid)
+{
+	Datum		values[POOL_COPIES_COLS];
+	bool		nulls[POOL_COPIES_COLS] = {0};
+	bool		done = relid < w->at;
+	int			i = 0;
+
+#define PUT(isset, datum) (nulls[i] = !(isset), values[i++] = (datum))
+	PUT(true, Int32GetDatum(w->pid));
+	PUT(true, ObjectIdGetDatum(w->dbid));
+	PUT(true, ObjectIdGetDatum(w->subid));
+	PUT(true, ObjectIdGetDatum(relid));
+	PUT(true, BoolGetDatum(done));
+	PUT(!done, Int64GetDatum(w->bytes_copied - w->bytes_before));
+	PUT(!done && w->bytes_expected >= 0, Int64GetDatum(w->bytes_expected));
+	PUT(!done && w->tuples_expected >= 0, Int64GetDatum(w->tuples_expected));
+	PUT(!done, TimestampTzGetDatum(w->copy_start));
+#undef PUT
+	Assert(i == POOL_COPIES_COLS);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * pool_copies() returns setof record
+ *
+ * The tables that live workers have copied, or are copying, in the units they
+ * are at.
+ */
+Datum
+reuse_sync_pool_copies(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!pool_exists())
+		PG_RETURN_VOID();
+
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker	copy;
+
+		pool_lock(false);
+		copy = *pool_entry(i);
+		pool_unlock();
+		for (int j = 0; copy.pid != 0 && OidIsValid(copy.at) &&
+			 j < copy.nrelids; j++)
+			if (copy.relids[j] <= copy.at)
+				put_copy(rsinfo, &copy, copy.relids[j]);
+	}
+	PG_RETURN_VOID();
+}
+
+/*
+ * show_percent(subid oid, run_start timestamptz, percent float8) returns float8
+ *
+ * What is to be shown, that nobody sees it go back.
+ */
+Datum
+reuse_sync_show_percent(PG_FUNCTION_ARGS)
+{
+	double		percent = PG_GETARG_FLOAT8(2);
+
+	if (pool_exists())
+		percent = pool_show_percent(MyDatabaseId, PG_GETARG_OID(0),
+									PG_GETARG_TIMESTAMPTZ(1), percent);
+	PG_RETURN_FLOAT8(percent);
+}
+
+/*
+ * show_work(subid oid, run_start timestamptz, work float8) returns float8
+ *
+ * The same of the work done in the run.
+ */
+Datum
+reuse_sync_show_work(PG_FUNCTION_ARGS)
+{
+	double		work = PG_GETARG_FLOAT8(2);
+
+	if (pool_exists())
+		work = pool_show_work(MyDatabaseId, PG_GETARG_OID(0),
+							  PG_GETARG_TIMESTAMPTZ(1), work);
+	PG_RETURN_FLOAT8(work);
 }
 
 /*

@@ -34,6 +34,7 @@
 /* How often the same problem of a subscription is reported, ms. */
 #define REPORT_INTERVAL	600000
 #define MAX_DATABASES	256
+#define MAX_RUNS		256
 
 typedef struct PoolHint
 {
@@ -48,6 +49,16 @@ typedef struct PoolDatabase
 	DatabaseStanding standing;	/* in the entry of the cleaner */
 	int			failures;
 } PoolDatabase;
+
+/* A run of a subscription, and how far people have seen it. */
+typedef struct PoolRun
+{
+	Oid			dbid;
+	Oid			subid;
+	TimestampTz start;
+	double		percent;
+	double		work;
+} PoolRun;
 
 typedef struct PoolShared
 {
@@ -69,6 +80,8 @@ typedef struct PoolShared
 	/* when there are more, the oldest are forgotten */
 	int			ndatabases;
 	PoolDatabase databases[MAX_DATABASES];
+	int			nruns;
+	PoolRun		runs[MAX_RUNS];
 
 	int			napply;
 	ApplyWorkerEntry *apply;	/* max_logical_replication_workers of them */
@@ -333,6 +346,7 @@ pool_claim_tables(Oid subid, Oid *relids, int nrelids, bool half_done)
 		MyPoolWorker->bytes_copied = 0;
 		MyPoolWorker->bytes_total = -1;
 		MyPoolWorker->unit_start = GetCurrentTimestamp();
+		MyPoolWorker->at = InvalidOid;
 	}
 	pool_unlock();
 	return n;
@@ -558,6 +572,18 @@ void
 pool_set_bytes_total(int64 bytes)
 {
 	MyPoolWorker->bytes_total = bytes;
+}
+
+void
+pool_begin_copy(Oid relid, int64 bytes_expected, int64 tuples_expected)
+{
+	pool_lock(true);
+	MyPoolWorker->at = relid;
+	MyPoolWorker->copy_start = GetCurrentTimestamp();
+	MyPoolWorker->bytes_before = MyPoolWorker->bytes_copied;
+	MyPoolWorker->bytes_expected = bytes_expected;
+	MyPoolWorker->tuples_expected = tuples_expected;
+	pool_unlock();
 }
 
 void
@@ -829,6 +855,48 @@ pool_apply_worker_standing(int pid)
 				APPLY_STANDS_ASIDE : APPLY_USES_OWN_WORKERS;
 	pool_unlock();
 	return standing;
+}
+
+/* --- what has been shown of progress --- */
+
+/* Caller holds the lock. */
+static PoolRun *
+get_run(Oid dbid, Oid subid, TimestampTz start)
+{
+	PoolRun    *run = NULL;
+
+	for (int i = 0; i < Min(Pool->nruns, MAX_RUNS) && run == NULL; i++)
+		if (Pool->runs[i].dbid == dbid && Pool->runs[i].subid == subid)
+			run = &Pool->runs[i];
+	if (run == NULL)
+		run = &Pool->runs[Pool->nruns++ % MAX_RUNS];
+	if (run->dbid != dbid || run->subid != subid || run->start != start)
+		*run = (PoolRun) {.dbid = dbid, .subid = subid, .start = start};
+	return run;
+}
+
+double
+pool_show_percent(Oid dbid, Oid subid, TimestampTz run_start, double percent)
+{
+	PoolRun    *run;
+
+	pool_lock(true);
+	run = get_run(dbid, subid, run_start);
+	percent = run->percent = Max(run->percent, percent);
+	pool_unlock();
+	return percent;
+}
+
+double
+pool_show_work(Oid dbid, Oid subid, TimestampTz run_start, double work)
+{
+	PoolRun    *run;
+
+	pool_lock(true);
+	run = get_run(dbid, subid, run_start);
+	work = run->work = Max(run->work, work);
+	pool_unlock();
+	return work;
 }
 
 /* --- what is known of databases --- */

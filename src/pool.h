@@ -82,6 +82,14 @@ typedef struct PoolWorker
 	TimestampTz slot_noted;		/* when that was so */
 	uint64		snapshot_xmin;	/* of its transaction there, 0: none */
 	TimestampTz unit_start;
+
+	/* the table being copied, or copied last; tables go by their oids */
+	Oid			at;				/* InvalidOid: none yet */
+	TimestampTz copy_start;
+	int64		bytes_before;	/* of bytes_copied, for other tables */
+	int64		bytes_expected; /* -1: not known */
+	int64		tuples_expected;	/* -1: not known */
+
 	TimestampTz backend_start;
 	TimestampTz state_change;
 
@@ -189,6 +197,10 @@ extern void pool_begin_look(void);
 extern void pool_report_look(int pending, TimestampTz next_look);
 extern void pool_count_bytes(int64 bytes);
 extern void pool_set_bytes_total(int64 bytes);
+
+/* The copy of a table of the unit begins; -1: not known. */
+extern void pool_begin_copy(Oid relid, int64 bytes_expected,
+							int64 tuples_expected);
 extern void pool_count_tables(int n);
 
 /*
@@ -254,6 +266,22 @@ extern void pool_publish_streaming(bool streams);
  * than so many ms ago (-1: ever), and was not refused since?
  */
 extern bool pool_apply_worker_streams(Oid subid, int grace);
+
+/* --- what has been shown of progress --- */
+
+/*
+ * The larger of this percentage and what was returned before for this run of
+ * the subscription: what people see does not go back.
+ */
+extern double pool_show_percent(Oid dbid, Oid subid, TimestampTz run_start,
+								double percent);
+
+/*
+ * The same of the work done.  Who looks when a table is being committed sees
+ * it in the catalog as it was, and its worker as it is: nowhere at all.
+ */
+extern double pool_show_work(Oid dbid, Oid subid, TimestampTz run_start,
+							 double work);
 
 /* --- what is known of databases --- */
 

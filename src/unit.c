@@ -855,17 +855,17 @@ unit_empty_tables(Unit *unit)
 }
 
 static void
-copy_one(Unit *unit, int i)
+copy_one(Unit *unit, int i, int64 bytes_expected, int64 tuples_expected)
 {
 	UnitTable  *table = &unit->tables[i];
 	int64		before = MyPoolWorker->bytes_copied;
 
 	unit->at = table;
-	if (unit->ntables == 1)
-		pool_set_bytes_total(table->bytes_total);
+	pool_begin_copy(table->relid, bytes_expected, tuples_expected);
 	table->tuples_copied = copy_table(unit->conn, &unit->remotes[i],
 									  table->relid, copy_progress);
 	table->bytes_copied = MyPoolWorker->bytes_copied - before;
+	table->bytes_total = table->bytes_copied;
 	Counters.bytes_copied += table->bytes_copied;
 	test_point(POINT_table_copied, table->relname);
 	unit->at = NULL;
@@ -903,15 +903,24 @@ unit_copy_tables(Unit *unit)
 	bool		in_recovery = publisher_identity(conn)->in_recovery;
 	bool		with_mark = !in_recovery && guard_is_on("f_flush") &&
 	guard_is_on("renewed_connection");
+	int64		bytes_expected = -1;
+	int64		tuples_expected = -1;
 
 	pool_set_phase(PHASE_COPYING);
 	copying = unit;
 	MemoryContextSwitchTo(context);
+	if (unit->ntables == 1)
+	{
+		/* It may take long, and somebody want to know how long. */
+		copy_estimate(conn, &unit->remotes[0], &bytes_expected,
+					  &tuples_expected);
+		pool_set_bytes_total(bytes_expected);
+	}
 	publisher_begin(conn, copy_commands(unit, with_mark));
 	for (int i = 0; i < unit->ntables; i++)
 	{
 		MemoryContextReset(context);
-		copy_one(unit, i);
+		copy_one(unit, i, bytes_expected, tuples_expected);
 	}
 	if (with_mark)
 		unit->mark = session_read_position(unit->session);

@@ -48,7 +48,7 @@ typedef struct UnitTable
 	bool		resync;			/* synchronized anew, see resync.h */
 	bool		truncate;		/* and what it holds is to go */
 
-	int64		bytes_total;	/* on the publisher, -1: not known */
+	int64		bytes_total;	/* to be copied, -1: not known */
 	int64		bytes_copied;
 	int64		tuples_copied;
 } UnitTable;
