@@ -483,9 +483,14 @@ sub dropped_at_the_end
 	$sub->safe_psql('postgres',
 		'ALTER SUBSCRIPTION s_ends ADD PUBLICATION p_ends');
 	$catchup->wait_at_gates(['ends']);
-	my $origins = lock_table('pg_replication_origin', 'ROW EXCLUSIVE');
+	# What an origin is dropped under, and what stops only that
+	my ($mode, $other) =
+	  $sub->pg_version >= 16
+	  ? ('RowExclusive', 'SHARE')
+	  : ('Exclusive', 'ROW EXCLUSIVE');
+	my $origins = lock_table('pg_replication_origin', $other);
 	$catchup->open_gate('ends');
-	waits_for_table('pg_replication_origin', 'Exclusive');
+	waits_for_table('pg_replication_origin', $mode);
 	is(table_state($sub, 'ends'), 's', 'the table is handed over');
 
 	my $dropper = $sub->background_psql('postgres', on_error_stop => 0);
