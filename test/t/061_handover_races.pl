@@ -76,7 +76,7 @@ sub stop_process
 
 	wait_for(
 		$node,
-		"SELECT wait_event ~ '$idle' FROM pg_stat_activity WHERE pid = $pid",
+		"SELECT wait_event ~* '$idle' FROM pg_stat_activity WHERE pid = $pid",
 		"process $pid is not idle");
 	kill('STOP', $pid) == 1 or die "cannot stop process $pid";
 	$stopped{$pid} = 1;
