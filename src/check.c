@@ -235,7 +235,7 @@ ask_publisher(const Subscription *sub, Publisher *conn)
 }
 
 static void
-unreachable(const Subscription *sub, const char *message)
+report_unreachable(const Subscription *sub, const char *message)
 {
 	check_add(sub->enabled ? CHECK_ERROR : CHECK_WARNING,
 			  check_subscription_name(sub), message,
@@ -255,7 +255,7 @@ check_way_to_publisher(const Subscription *sub)
 
 		if (strcmp(dead_end->conninfo, sub->conninfo) == 0)
 		{
-			unreachable(sub, dead_end->message);
+			report_unreachable(sub, dead_end->message);
 			return;
 		}
 	}
@@ -299,7 +299,7 @@ check_way_to_publisher(const Subscription *sub)
 		dead_end->message = edata->message;
 		result.dead_ends = lappend(result.dead_ends, dead_end);
 		MemoryContextSwitchTo(context);
-		unreachable(sub, dead_end->message);
+		report_unreachable(sub, dead_end->message);
 	}
 	PG_END_TRY();
 	publisher_disconnect(conn);
