@@ -31,8 +31,7 @@
 /*
  * The name, whose it is, and what has happened.  Those of units, which go one
  * way or both, come with the name of a unit's first table, or of the one at
- * hand; those of a worker or a resync are of no unit, and those of races are no
- * steps.
+ * hand; those of a worker are of no unit, and those of races are no steps.
  */
 #define TEST_POINTS(POINT) \
 	POINT(looked, race, "a look has found work, which is not reported") \

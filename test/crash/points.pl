@@ -45,11 +45,7 @@ my %scenarios = (
 	resync_begun            => \&resync,
 	emptied                 => \&resync,
 	set_back_commit         => \&drain,
-	set_back                => \&drain,
-	resync_commit           => \&resync,
-	resync_set_back         => \&resync,
-	resync_stopped          => \&resync,
-	resync_begun            => \&resync);
+	set_back                => \&drain);
 
 my $lane;
 my $lanes = 0;
@@ -304,22 +300,6 @@ sub drain
 	my @found = $lane->wait_at("$point:b1");
 	$lane->configure('reuse_sync.test_error_pid' => 0);
 	return @found;
-}
-
-# A table that is ready is synchronized anew.
-sub resync
-{
-	my ($point) = @_;
-
-	$lane->begin_case;
-	$lane->subscribe;
-	$lane->wait_ready;
-	$lane->hold($point);
-	$lane->{sub}->safe_psql(
-		'postgres', q{
-		SET synchronous_commit = on;
-		SELECT reuse_sync.resync_table('s', 'b1')});
-	return $lane->wait_at($point);
 }
 
 # --- the cases ---
