@@ -114,7 +114,14 @@ $catchup->close_gate($_) foreach @large;
 $sub->safe_psql('postgres', "TRUNCATE $_") foreach (@small, @large);
 subscribe($pub, $sub, 's', 'p', user => 'few',
 	with => 'enabled = false, create_slot = true');
-$pub->safe_psql('postgres', 'ALTER ROLE few CONNECTION LIMIT 1');
+my $long = $catchup->session('pub');
+$long->query_safe("BEGIN; INSERT INTO $small[0] VALUES (2, 'long')");
+$pub->safe_psql(
+	'postgres', q{
+	ALTER ROLE few CONNECTION LIMIT 1;
+	ALTER ROLE few SET statement_timeout = '100ms';
+	ALTER ROLE few SET lock_timeout = '100ms';
+	ALTER ROLE few SET idle_in_transaction_session_timeout = '100ms';});
 $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s ENABLE');
 $sub->poll_query_until(
 	'postgres', q{
@@ -124,16 +131,9 @@ $sub->poll_query_until(
   or die "nothing is shown\n" . ReuseSync::log_tail($sub);
 pass('a publisher that takes no connection is shown with its cause');
 
-# A role with timeouts that no copy would live with: a slot that is created
-# late, and a transaction that is idle for long.
-my $long = $catchup->session('pub');
-$long->query_safe("BEGIN; INSERT INTO $small[0] VALUES (2, 'long')");
-$pub->safe_psql(
-	'postgres', q{
-	ALTER ROLE few CONNECTION LIMIT -1;
-	ALTER ROLE few SET statement_timeout = '100ms';
-	ALTER ROLE few SET lock_timeout = '100ms';
-	ALTER ROLE few SET idle_in_transaction_session_timeout = '100ms';});
+# The role has timeouts that no copy would live with, a slot that is created
+# late, because of the transaction above, and one that is idle for long.
+$pub->safe_psql('postgres', 'ALTER ROLE few CONNECTION LIMIT -1');
 $pub->poll_query_until(
 	'postgres', q{
 	SELECT count(*) > 0 FROM pg_stat_activity
