@@ -98,6 +98,9 @@ enum
  */
 #define PASSWORD_MARK	"!"
 
+/* The place of those that are not of the pool, who wait for each other. */
+#define NO_PLACE	(-1)
+
 #define MAX_NATTS	20
 
 static const char *const slot_state_names[] = {
@@ -298,6 +301,15 @@ find_slot(Relation rel, Oid subid, int64 slot_id, Row *row)
 	return find_row(rel, "slot_catalog_key", keys, 3, row);
 }
 
+static void
+set_publisher(Row *row, const PublisherIdentity *publisher)
+{
+	row_set(row, SLOT_publisher_sysid,
+			Int64GetDatum((int64) publisher->sysid));
+	row_set(row, SLOT_publisher_timeline,
+			Int32GetDatum((int32) publisher->timeline));
+}
+
 static int64
 next_slot_id(Oid subid)
 {
@@ -336,7 +348,8 @@ catalog_slot_name(Oid subid, int64 slot_id, NameData *slot_name)
 }
 
 static void
-insert_slot(Oid subid, int64 slot_id, const NameData *slot_name)
+insert_slot(Oid subid, int64 slot_id, const NameData *slot_name,
+			const PublisherIdentity *publisher)
 {
 	Relation	rel;
 	Row			row = {0};
@@ -350,18 +363,20 @@ insert_slot(Oid subid, int64 slot_id, const NameData *slot_name)
 	row_set_text(&row, SLOT_state, slot_state_names[SLOT_CREATING]);
 	row_set(&row, SLOT_created_at,
 			TimestampTzGetDatum(GetCurrentTimestamp()));
+	set_publisher(&row, publisher);
 	row_set(&row, SLOT_tables_synced, Int64GetDatum(0));
 	put_row(rel, NULL, &row);
 	table_close(rel, RowExclusiveLock);
 }
 
 int64
-catalog_add_slot(Oid subid, NameData *slot_name)
+catalog_add_slot(Oid subid, const PublisherIdentity *publisher,
+				 NameData *slot_name)
 {
 	int64		slot_id = next_slot_id(subid);
 
 	catalog_slot_name(subid, slot_id, slot_name);
-	insert_slot(subid, slot_id, slot_name);
+	insert_slot(subid, slot_id, slot_name, publisher);
 	return slot_id;
 }
 
@@ -380,7 +395,7 @@ catalog_adopt_slot(Oid subid, const NameData *slot_name, Oid relid,
 			return slot->slot_id;
 	}
 	slot_id = next_slot_id(subid);
-	insert_slot(subid, slot_id, slot_name);
+	insert_slot(subid, slot_id, slot_name, publisher);
 	catalog_slot_created(subid, slot_id, publisher);
 	catalog_set_slot(subid, slot_id, SLOT_LINKED, relid);
 	return slot_id;
@@ -397,10 +412,7 @@ catalog_slot_created(Oid subid, int64 slot_id,
 	if (HeapTupleIsValid(old))
 	{
 		row_set_text(&row, SLOT_state, slot_state_names[SLOT_CREATED]);
-		row_set(&row, SLOT_publisher_sysid,
-				Int64GetDatum((int64) publisher->sysid));
-		row_set(&row, SLOT_publisher_timeline,
-				Int32GetDatum((int32) publisher->timeline));
+		set_publisher(&row, publisher);
 		put_row(rel, old, &row);
 	}
 	table_close(rel, RowExclusiveLock);
@@ -551,9 +563,18 @@ catalog_slots(Oid subid)
 	return slots;
 }
 
-int
-catalog_orphan_slots(Oid subid, const char *conninfo,
-					 bool must_use_password)
+/* Slots made over another connection before keep that one. */
+static void
+keep_connection(Row *row, const char *conninfo, bool must_use_password)
+{
+	if (row->nulls[SLOT_conninfo])
+		row_set_text(row, SLOT_conninfo,
+					 psprintf("%s%s", must_use_password ? PASSWORD_MARK : "",
+							  conninfo));
+}
+
+void
+catalog_orphan_slots(Oid subid, const char *conninfo, bool must_use_password)
 {
 	List	   *slots = catalog_slots(subid);
 	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
@@ -569,13 +590,31 @@ catalog_orphan_slots(Oid subid, const char *conninfo,
 			continue;
 		row_set_text(&row, SLOT_state, slot_state_names[SLOT_ORPHANED]);
 		row_set_if(&row, SLOT_relid, false, (Datum) 0);
-		row_set_text(&row, SLOT_conninfo,
-					 psprintf("%s%s", must_use_password ? PASSWORD_MARK : "",
-							  conninfo));
+		keep_connection(&row, conninfo, must_use_password);
 		put_row(rel, old, &row);
 	}
 	table_close(rel, RowExclusiveLock);
-	return list_length(slots);
+}
+
+void
+catalog_keep_conninfo(Oid subid, const char *conninfo, bool must_use_password)
+{
+	List	   *slots = catalog_slots(subid);
+	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	ListCell   *lc;
+
+	foreach(lc, slots)
+	{
+		SlotRow    *slot = lfirst(lc);
+		Row			row;
+		HeapTuple	old = find_slot(rel, subid, slot->slot_id, &row);
+
+		if (!HeapTupleIsValid(old))
+			continue;
+		keep_connection(&row, conninfo, must_use_password);
+		put_row(rel, old, &row);
+	}
+	table_close(rel, RowExclusiveLock);
 }
 
 List *
@@ -1006,7 +1045,10 @@ void
 catalog_write_counters(void)
 {
 	static bool registered = false;
-	Relation	rel = catalog_open("counter", RowExclusiveLock);
+	int			place = MyPoolWorker != NULL ? pool_my_place() : NO_PLACE;
+	Relation	rel = catalog_open("counter", place == NO_PLACE ?
+								   ShareUpdateExclusiveLock :
+								   RowExclusiveLock);
 	ScanKeyData keys[2];
 	Row			row = {0};
 	HeapTuple	old;
@@ -1018,19 +1060,19 @@ catalog_write_counters(void)
 	}
 	key_init(&keys[0], COUNTER_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
 	key_init(&keys[1], COUNTER_place, F_INT4EQ,
-			 Int32GetDatum(pool_my_place()));
+			 Int32GetDatum(place));
 	old = find_row(rel, "counter_key", keys, 2, &row);
 	if (!HeapTupleIsValid(old))
 		row.nulls[COUNTER_stats_reset] = true;
 	row_set(&row, COUNTER_dbid, ObjectIdGetDatum(MyDatabaseId));
-	row_set(&row, COUNTER_place, Int32GetDatum(pool_my_place()));
+	row_set(&row, COUNTER_place, Int32GetDatum(place));
 	for (int i = 0; i < COUNTER_COUNTERS; i++)
 		row_set(&row, COUNTER_first + i,
 				Int64GetDatum((HeapTupleIsValid(old) ?
 							   DatumGetInt64(row.values[COUNTER_first + i]) :
 							   0) + ((int64 *) &Counters)[i]));
 	put_row(rel, old, &row);
-	table_close(rel, RowExclusiveLock);
+	table_close(rel, place == NO_PLACE ? NoLock : RowExclusiveLock);
 
 	add_counters(&in_flight, &Counters);
 	memset(&Counters, 0, sizeof(Counters));
@@ -1068,7 +1110,7 @@ catalog_reset_counters(void)
 
 	/* A place that no worker has keeps the time. */
 	row_set(&row, COUNTER_dbid, ObjectIdGetDatum(MyDatabaseId));
-	row_set(&row, COUNTER_place, Int32GetDatum(-1));
+	row_set(&row, COUNTER_place, Int32GetDatum(NO_PLACE));
 	for (int i = 0; i < COUNTER_COUNTERS; i++)
 		row_set(&row, COUNTER_first + i, Int64GetDatum(0));
 	row_set(&row, COUNTER_stats_reset,
@@ -1079,10 +1121,15 @@ catalog_reset_counters(void)
 
 /* --- upkeep --- */
 
-/*
- * Is this row of another database, or of a table no longer subscribed?  All
- * kinds of rows of tables have the table's oid in the same place.
- */
+/* What the rows of one of our relations are of. */
+typedef enum RowsOf
+{
+	OF_DATABASE,
+	OF_TABLE,
+	OF_SUBSCRIPTION
+} RowsOf;
+
+/* All kinds of rows of tables have the table's oid in the same place. */
 StaticAssertDecl((int) PROGRESS_relid == (int) RETRY_relid &&
 				 (int) PROGRESS_subid == (int) RETRY_subid &&
 				 (int) PROGRESS_relid == (int) RESYNC_relid &&
@@ -1091,15 +1138,29 @@ StaticAssertDecl((int) PROGRESS_relid == (int) RETRY_relid &&
 				 (int) PROGRESS_subid == (int) SIZE_subid,
 				 "rows of tables differ");
 
+/*
+ * Is this row of another database, of a table no longer subscribed, or of a
+ * subscription that is gone with all its slots?
+ */
 static bool
-is_strange(const Row *row, bool of_table)
+is_strange(const Row *row, RowsOf what)
 {
 	if (DatumGetObjectId(row->values[0]) != MyDatabaseId)
 		return true;
-	return of_table &&
-		!SearchSysCacheExists2(SUBSCRIPTIONRELMAP,
-							   row->values[PROGRESS_relid],
-							   row->values[PROGRESS_subid]);
+	switch (what)
+	{
+		case OF_TABLE:
+			return !SearchSysCacheExists2(SUBSCRIPTIONRELMAP,
+										  row->values[PROGRESS_relid],
+										  row->values[PROGRESS_subid]);
+		case OF_SUBSCRIPTION:
+			return !SearchSysCacheExists1(SUBSCRIPTIONOID,
+										  row->values[NUMBER_subid]) &&
+				catalog_slots(DatumGetObjectId(row->values[NUMBER_subid])) == NIL;
+		case OF_DATABASE:
+			break;
+	}
+	return false;
 }
 
 void
@@ -1108,11 +1169,12 @@ catalog_forget_strangers(void)
 	static const struct
 	{
 		const char *name;
-		bool		of_tables;
+		RowsOf		what;
 	}			relations[] = {
-		{"slot_catalog", false}, {"slot_number", false}, {"counter", false},
-		{"table_progress", true}, {"retry_request", true},
-		{"resync", true}, {"table_size", true}
+		{"slot_catalog", OF_DATABASE}, {"counter", OF_DATABASE},
+		{"slot_number", OF_SUBSCRIPTION}, {"table_progress", OF_TABLE},
+		{"retry_request", OF_TABLE}, {"resync", OF_TABLE},
+		{"table_size", OF_TABLE}
 	};
 
 	for (int i = 0; i < lengthof(relations); i++)
@@ -1137,7 +1199,7 @@ catalog_forget_strangers(void)
 
 			heap_deform_tuple(tuple, RelationGetDescr(rel),
 							  row.values, row.nulls);
-			if (is_strange(&row, relations[i].of_tables))
+			if (is_strange(&row, relations[i].what))
 				CatalogTupleDelete(rel, &tuple->t_self);
 		}
 		systable_endscan(scan);

@@ -44,9 +44,9 @@ typedef struct SlotRow
 	NameData	slot_name;
 	SlotState	state;
 	Oid			relid;			/* of a linked slot */
-	uint64		publisher_sysid;	/* 0 while creating */
+	uint64		publisher_sysid;
 	uint32		publisher_timeline;
-	char	   *conninfo;		/* of an orphaned one */
+	char	   *conninfo;		/* null: the subscription's */
 	bool		must_use_password;	/* of it: see publisher_connect */
 } SlotRow;
 
@@ -127,7 +127,8 @@ extern void catalog_slot_name(Oid subid, int64 slot_id,
  * and flushes before it asks the publisher for the slot (design.md section
  * 4).  Takes SHARE ROW EXCLUSIVE on slot_number.
  */
-extern int64 catalog_add_slot(Oid subid, NameData *slot_name);
+extern int64 catalog_add_slot(Oid subid, const PublisherIdentity *publisher,
+							  NameData *slot_name);
 
 /*
  * The same for a slot of the server's own worker, which is taken over with its
@@ -149,9 +150,14 @@ extern bool catalog_get_slot(Oid subid, int64 slot_id, SlotRow *row);
 /* All rows (SlotRow *), or those of one subscription. */
 extern List *catalog_slots(Oid subid);
 
-/* Make all slots of a subscription orphans that keep how to connect. */
-extern int	catalog_orphan_slots(Oid subid, const char *conninfo,
+/*
+ * All slots of a subscription keep how to connect to where they were made; the
+ * first makes them orphans as well.
+ */
+extern void catalog_orphan_slots(Oid subid, const char *conninfo,
 								 bool must_use_password);
+extern void catalog_keep_conninfo(Oid subid, const char *conninfo,
+								  bool must_use_password);
 
 /* Remove the rows of all slots of a subscription; returns them. */
 extern List *catalog_forget_slots(Oid subid);
@@ -220,9 +226,9 @@ extern void catalog_restore_counters(const PoolCounters *before);
 extern void catalog_reset_counters(void);
 
 /*
- * Remove what belongs to other databases, and progress of tables that are no
- * longer in a subscription.  Never touches a publisher; leaves it to another
- * time if somebody else is at it.
+ * Remove what belongs to other databases, to tables that are no longer in a
+ * subscription, and to subscriptions that are gone.  Never touches a publisher;
+ * leaves it to another time if somebody else is at it.
  */
 extern void catalog_forget_strangers(void);
 

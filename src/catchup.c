@@ -45,7 +45,7 @@
 #include "testing.h"
 
 /* How long to wait for the publisher before looking around, in ms. */
-#define WAIT_SLICE		1000
+#define WAIT_SLICE		500
 
 /* How long to wait for a slot that is still active, and how often to ask. */
 #define ACTIVE_PATIENCE	10000
@@ -444,7 +444,6 @@ check_claim_between_transactions(Stream *stream)
 	unit_check_claim(stream->unit);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
-	stream->last_check = GetCurrentTimestamp();
 }
 
 /* What is due between messages, however many come. */
@@ -454,9 +453,13 @@ look_around(Stream *stream)
 	TimestampTz now = GetCurrentTimestamp();
 
 	CHECK_FOR_INTERRUPTS();
-	if (!IsTransactionState() &&
-		TimestampDifferenceExceeds(stream->last_check, now, WAIT_SLICE))
-		check_claim_between_transactions(stream);
+	if (TimestampDifferenceExceeds(stream->last_check, now, WAIT_SLICE))
+	{
+		publisher_check_idle(stream->session->sql);
+		if (!IsTransactionState())
+			check_claim_between_transactions(stream);
+		stream->last_check = now;
+	}
 	settings_reload();
 	confirm_flushed(stream);
 	if (wal_receiver_status_interval > 0 &&

@@ -23,10 +23,10 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
+#include "at_commit.h"
 #include "catalog.h"
 #include "compat.h"
 #include "functions.h"
-#include "hooks.h"
 #include "pool.h"
 #include "rights.h"
 #include "settings.h"
@@ -321,7 +321,7 @@ reuse_sync_retry(PG_FUNCTION_ARGS)
 					errhint("See reuse_sync.tables."));
 		(void) catalog_request_retry(subid, relid);
 	}
-	hooks_hint_at_commit();
+	at_commit_hint(false);
 	PG_RETURN_VOID();
 }
 

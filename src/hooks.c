@@ -9,10 +9,9 @@
  * leaves the tables to us (design.md section 3); the pool is told that, and
  * when it streams (lease.h).
  *
- * In backends: commands that make work wake the launcher when they commit;
- * DROP SUBSCRIPTION first has the pool let go of the subscription; CREATE, ALTER
- * and DROP EXTENSION end the database's apply workers, which come back and
- * settle anew.
+ * In backends: commands that make work wake the launcher when they commit, and
+ * some do more (commands.c); CREATE, ALTER and DROP EXTENSION end the database's
+ * apply workers, which come back and settle anew.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -23,37 +22,24 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
-
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
-#include "catalog/pg_subscription.h"
-#include "commands/dbcommands.h"
 #include "commands/extension.h"
-#include "commands/subscriptioncmds.h"
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
-#include "replication/origin.h"
 #include "replication/worker_internal.h"
-#include "storage/lmgr.h"
-#include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "tcop/utility.h"
-#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 
+#include "at_commit.h"
 #include "catalog.h"
+#include "commands.h"
 #include "compat.h"
-#include "failure.h"
 #include "hooks.h"
 #include "lease.h"
 #include "left_behind.h"
@@ -63,15 +49,6 @@
 
 static ProcessUtility_hook_type prev_utility_hook = NULL;
 static object_access_hook_type prev_access_hook = NULL;
-
-/* What the open transaction makes necessary once it has committed. */
-static struct
-{
-	bool		hint;			/* there may be work */
-	bool		cleanup;		/* and slots to drop */
-	bool		restart_apply_workers;	/* the extension comes or goes */
-	List	   *apply_pids;		/* those, collected before the commit */
-}			at_commit;
 
 /* --- apply workers --- */
 
@@ -95,68 +72,6 @@ settle_apply_worker(void)
 }
 
 /* --- the end of a transaction --- */
-
-/* The apply workers of this database; must run with the catalog at hand. */
-static List *
-list_apply_workers(void)
-{
-	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
-										  NULL);
-	HeapTuple	tuple;
-	List	   *pids = NIL;
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
-		LogicalRepWorker *worker;
-		int			pid = 0;
-
-		if (form->subdbid != MyDatabaseId)
-			continue;
-		LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-		worker = logicalrep_worker_find(form->oid, InvalidOid, true);
-		if (worker != NULL && worker->proc != NULL)
-			pid = worker->proc->pid;
-		LWLockRelease(LogicalRepWorkerLock);
-		if (pid != 0)
-			pids = lappend_int(pids, pid);
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return pids;
-}
-
-static void
-act_on_commit(void)
-{
-	ListCell   *lc;
-
-	if (at_commit.restart_apply_workers)
-	{
-		pool_set_draining(MyDatabaseId, false);
-		pool_note_database(MyDatabaseId, DATABASE_UNKNOWN);
-	}
-
-	/* Without waiting; the server's launcher brings them back. */
-	foreach(lc, at_commit.apply_pids)
-	{
-		if (kill(lfirst_int(lc), SIGTERM) < 0)
-			elog(DEBUG1, "could not signal process %d: %m", lfirst_int(lc));
-	}
-	if (at_commit.hint || at_commit.cleanup ||
-		at_commit.restart_apply_workers)
-	{
-		pool_hint(MyDatabaseId, at_commit.cleanup);
-		pool_announce_change();
-	}
-}
-
-void
-hooks_hint_at_commit(void)
-{
-	at_commit.hint = true;
-}
 
 /* With reuse_sync.enabled off there is nothing else to do. */
 static void
@@ -185,34 +100,25 @@ at_transaction_event(XactEvent event, void *arg)
 				if (compat_is_apply_worker())
 					settle_apply_worker();
 			}
-			if (at_commit.restart_apply_workers)
-			{
-				MemoryContext caller =
-				MemoryContextSwitchTo(TopTransactionContext);
-
-				at_commit.apply_pids = list_apply_workers();
-				MemoryContextSwitchTo(caller);
-				test_point(POINT_apply_workers_listed, "");
-			}
+			at_commit_prepare();
 			test_point_at_commit();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			if (at_commit.restart_apply_workers)
+			if (at_commit_restarts_apply_workers())
 				ereport(ERROR,
 						errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("cannot PREPARE a transaction that has created or dropped extension \"%s\"",
 							   EXTENSION_NAME));
 			break;
 		case XACT_EVENT_COMMIT:
-			act_on_commit();
-			memset(&at_commit, 0, sizeof(at_commit));
+			at_commit_act();
 			/* It may have made a table ready, see wait.c. */
 			if (compat_is_apply_worker())
 				pool_announce_change();
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			memset(&at_commit, 0, sizeof(at_commit));
+			at_commit_forget();
 			break;
 		default:
 			break;
@@ -221,182 +127,24 @@ at_transaction_event(XactEvent event, void *arg)
 
 /* --- commands --- */
 
-/*
- * The subscription has been parted from its slot, and no apply worker has
- * streamed from that since this server started: this may be a copy of the
- * server that goes on with what is on the publisher.
- */
-static void
-forget_slots(const Subscription *sub)
-{
-	List	   *slots = catalog_forget_slots(sub->oid);
-	ListCell   *lc;
-
-	foreach(lc, slots)
-	{
-		const char *name = NameStr(((SlotRow *) lfirst(lc))->slot_name);
-
-		replorigin_drop_by_name(name, true, false);
-		ereport(WARNING,
-				errmsg("replication slot \"%s\" of subscription \"%s\" may remain on the publisher",
-					   name, sub->name),
-				errdetail("This server has not used the subscription since it was started, and another one may."),
-				errhint("If no other server uses it, drop it there with pg_drop_replication_slot()."));
-	}
-}
-
-/*
- * Before DROP SUBSCRIPTION: have the pool let go of its tables, and mark its
- * slots as orphans with what is needed to reach the publisher when the
- * subscription is gone.  The lock keeps units from going on or beginning until
- * this transaction has ended; DROP SUBSCRIPTION takes it as well.
- */
-static void
-before_drop_subscription(const char *name, bool in_block)
-{
-	Oid			subid = get_subscription_oid(name, true);
-	Subscription *sub;
-
-	/* Whoever may not drop it must not disturb it either. */
-	if (!OidIsValid(subid) ||
-		!object_ownercheck(SubscriptionRelationId, subid, GetUserId()) ||
-		!catalog_exists(0))
-		return;
-
-	/* In the order, and the modes, in which the command takes them. */
-	LockRelationOid(SubscriptionRelationId, compat_drop_subscription_lock());
-	LockSharedObject(SubscriptionRelationId, subid, 0, AccessExclusiveLock);
-	sub = GetSubscription(subid, true);
-	/* With a slot to drop the command is about to be refused in a block. */
-	if (sub == NULL || (sub->slotname != NULL && in_block))
-		return;
-	pool_prepare_to_wait();
-	while (pool_request_let_go(MyDatabaseId, subid) > 0)
-		pool_wait_for_change(1000);
-	pool_end_wait();
-	if (sub->slotname == NULL && !pool_apply_worker_streams(subid, -1))
-		forget_slots(sub);
-	else if (catalog_orphan_slots(subid, sub->conninfo,
-								  compat_must_use_password(sub)) > 0)
-		at_commit.cleanup = true;
-	at_commit.hint = true;
-}
-
-/*
- * Before DROP DATABASE: an idle worker must not be in the way.  It ends while
- * the command waits for other sessions of the database to do so.
- */
-static void
-before_drop_database(const char *name)
-{
-	Oid			dbid = get_database_oid(name, true);
-
-	if (OidIsValid(dbid) &&
-		object_ownercheck(DatabaseRelationId, dbid, GetUserId()))
-		pool_request_leave(dbid);
-}
-
-/* Our catalog is made of materialized views that nobody may refresh. */
-static void
-refuse_refresh(const RangeVar *relation)
-{
-	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
-
-	if (OidIsValid(relid) &&
-		get_rel_namespace(relid) == get_namespace_oid(EXTENSION_NAME, true) &&
-		OidIsValid(get_rel_namespace(relid)) && catalog_exists(0))
-		ereport(ERROR,
-				errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				errmsg("cannot refresh \"%s\"", relation->relname),
-				errdetail("It holds the catalog of extension \"%s\".",
-						  EXTENSION_NAME));
-}
-
-static void
-before_command(Node *stmt, bool in_block)
-{
-	if (!IsTransactionState() || !OidIsValid(MyDatabaseId))
-		return;
-	if (IsA(stmt, DropdbStmt))
-		before_drop_database(castNode(DropdbStmt, stmt)->dbname);
-	else if (IsA(stmt, DropSubscriptionStmt))
-		before_drop_subscription(castNode(DropSubscriptionStmt,
-										  stmt)->subname, in_block);
-	else if (IsA(stmt, RefreshMatViewStmt))
-		refuse_refresh(castNode(RefreshMatViewStmt, stmt)->relation);
-}
-
-/*
- * It may be what a failing table waits for: the server begins anew after it,
- * and so do we.  The command has left its lock on the subscription.
- */
-static void
-after_alter_subscription(const char *name)
-{
-	Oid			subid = get_subscription_oid(name, true);
-
-	if (OidIsValid(subid) && catalog_hold())
-		failure_forget_waits(subid);
-	at_commit.hint = at_commit.cleanup = true;
-}
-
-static void
-after_command(Node *stmt)
-{
-	switch (nodeTag(stmt))
-	{
-		case T_CreateSubscriptionStmt:
-			at_commit.hint = true;
-			break;
-		case T_AlterSubscriptionStmt:
-			after_alter_subscription(castNode(AlterSubscriptionStmt,
-											  stmt)->subname);
-			break;
-		case T_AlterOwnerStmt:
-			if (castNode(AlterOwnerStmt, stmt)->objectType ==
-				OBJECT_SUBSCRIPTION)
-				at_commit.hint = true;
-			break;
-		case T_CreateExtensionStmt:
-			if (strcmp(castNode(CreateExtensionStmt, stmt)->extname,
-					   EXTENSION_NAME) == 0)
-				at_commit.restart_apply_workers = true;
-			break;
-		case T_AlterExtensionStmt:
-			/* Only now it may be the version that we serve. */
-			if (strcmp(castNode(AlterExtensionStmt, stmt)->extname,
-					   EXTENSION_NAME) == 0)
-				at_commit.restart_apply_workers = true;
-			break;
-		case T_TransactionStmt:
-			/* What was prepared may be any of the above. */
-			if (castNode(TransactionStmt, stmt)->kind ==
-				TRANS_STMT_COMMIT_PREPARED)
-				pool_hint(MyDatabaseId, true);
-			break;
-		default:
-			break;
-	}
-}
-
 static void
 process_utility(PlannedStmt *pstmt, const char *query_string,
 				bool read_only_tree, ProcessUtilityContext context,
 				ParamListInfo params, QueryEnvironment *query_env,
 				DestReceiver *dest, QueryCompletion *qc)
 {
-	/* COMMIT PREPARED and the like may free the tree. */
-	Node	   *stmt = pstmt->utilityStmt;
+	CommandEffect effect;
 
-	before_command(stmt, context != PROCESS_UTILITY_TOPLEVEL ||
-				   IsTransactionBlock());
+	command_begins(pstmt->utilityStmt,
+				   context != PROCESS_UTILITY_TOPLEVEL ||
+				   IsTransactionBlock(), &effect);
 	if (prev_utility_hook)
 		prev_utility_hook(pstmt, query_string, read_only_tree, context,
 						  params, query_env, dest, qc);
 	else
 		standard_ProcessUtility(pstmt, query_string, read_only_tree, context,
 								params, query_env, dest, qc);
-	after_command(stmt);
+	command_has_ended(&effect);
 }
 
 /* --- DROP EXTENSION, however it comes about --- */
@@ -471,7 +219,7 @@ on_object_access(ObjectAccessType access, Oid classid, Oid objectid,
 	}
 	else if (classid == ExtensionRelationId && reuse_sync_enabled &&
 			 objectid == get_extension_oid(EXTENSION_NAME, true))
-		at_commit.restart_apply_workers = true;
+		at_commit_restart_apply_workers();
 }
 
 void

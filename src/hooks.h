@@ -16,7 +16,4 @@
 /* Install all hooks; to be called while the library is preloaded. */
 extern void hooks_install(void);
 
-/* Have the launcher look at this database once the transaction has committed. */
-extern void hooks_hint_at_commit(void);
-
 #endif							/* REUSE_SYNC_HOOKS_H */

@@ -362,6 +362,26 @@ take_reports(void)
 	}
 }
 
+/* Reads the heap: without a database there are no indexes. */
+static bool
+database_exists(Oid dbid)
+{
+	Relation	rel;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		exists = false;
+
+	StartTransactionCommand();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	while (!exists && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		exists = ((Form_pg_database) GETSTRUCT(tuple))->oid == dbid;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	return exists;
+}
+
 /* Start a process for the group; false if there is no place or process. */
 static bool
 start_process(WorkerGroup *group)
@@ -525,6 +545,12 @@ start_processes(void)
 		}
 		if (poorest == NULL)
 			return;
+		if (!database_exists(poorest->dbid))
+		{
+			groups = list_delete_ptr(groups, poorest);
+			pfree(poorest);
+			continue;
+		}
 		if (!start_process(poorest))
 		{
 			if (fewest == 0)

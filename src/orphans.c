@@ -87,9 +87,13 @@ find_orphans(Oid subid)
 		if (sub != NULL && sub->slotname != NULL &&
 			object_ownercheck(SubscriptionRelationId, sub->oid, GetUserId()))
 		{
-			orphan->conninfo = sub->conninfo;
-			orphan->must_use_password = compat_must_use_password(sub);
-			if (!pool_exists() || !lease_is_held(sub->oid))
+			bool		moved = again->conninfo != NULL;
+
+			/* It may be where the subscription was before. */
+			orphan->conninfo = moved ? again->conninfo : sub->conninfo;
+			orphan->must_use_password = moved ? again->must_use_password :
+				compat_must_use_password(sub);
+			if (moved || !pool_exists() || !lease_is_held(sub->oid))
 				orphan->main_slot = sub->slotname;
 		}
 		else if (sub == NULL && superuser())

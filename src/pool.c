@@ -19,6 +19,7 @@
 #include "storage/condition_variable.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
+#include "storage/procarray.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -1004,7 +1005,7 @@ pool_request_let_go(Oid dbid, Oid subid)
 }
 
 void
-pool_request_leave(Oid dbid)
+pool_request_leave(Oid dbid, bool busy_too)
 {
 	pool_lock(true);
 	for (int i = 0; i < pool_size(); i++)
@@ -1013,11 +1014,88 @@ pool_request_leave(Oid dbid)
 
 		if (!w->in_use || w->dbid != dbid)
 			continue;
+		if (!busy_too && w->type == POOL_WORKER &&
+			(OidIsValid(w->subid) || w->slot_id != 0))
+			continue;
 		w->leave = true;
-		if (w->latch != NULL)
+		if (w->type == POOL_CLEANER && w->pid != 0)
+		{
+			if (kill(w->pid, SIGINT) < 0)
+				elog(DEBUG1, "could not signal process %d: %m", w->pid);
+		}
+		else if (w->latch != NULL)
 			SetLatch(w->latch);
 	}
 	pool_unlock();
+}
+
+/* The processes of a database; pids that are still those of processes. */
+static List *
+live_processes(Oid dbid, List *pids)
+{
+	int		   *entries = palloc(pool_size() * sizeof(int));
+	int			n = 0;
+	List	   *live = NIL;
+	ListCell   *lc;
+
+	pool_lock(false);
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (w->in_use && w->dbid == dbid && w->pid != 0)
+			entries[n++] = w->pid;
+	}
+	pool_unlock();
+	for (int i = 0; i < n; i++)
+		live = lappend_int(live, entries[i]);
+	pfree(entries);
+
+	/* An entry is free a moment before its process is gone. */
+	foreach(lc, pids)
+	{
+		if (BackendPidGetProc(lfirst_int(lc)) != NULL)
+			live = list_append_unique_int(live, lfirst_int(lc));
+	}
+	return live;
+}
+
+void
+pool_wait_until_left(Oid dbid, int ms)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+	List	   *pids = NIL;
+
+	pool_prepare_to_wait();
+	while ((pids = live_processes(dbid, pids)) != NIL &&
+		   GetCurrentTimestamp() < end)
+		pool_wait_for_change(10);
+	pool_end_wait();
+}
+
+List *
+pool_claimed_tables(Oid subid)
+{
+	Oid		   *relids = palloc(pool_size() * POOL_MAX_BATCH * sizeof(Oid));
+	List	   *result = NIL;
+	int			n = 0;
+
+	/* No memory is asked for while the lock is held. */
+	pool_lock(false);
+	for (int i = 0; i < pool_size(); i++)
+	{
+		PoolWorker *w = &Pool->workers[i];
+
+		if (!w->in_use || w->subid != subid)
+			continue;
+		memcpy(relids + n, w->relids, w->nrelids * sizeof(Oid));
+		n += w->nrelids;
+	}
+	pool_unlock();
+	for (int i = 0; i < n; i++)
+		result = lappend_oid(result, relids[i]);
+	pfree(relids);
+	return result;
 }
 
 bool

@@ -20,6 +20,7 @@
 #include "access/transam.h"
 #include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
 #include "storage/dsm.h"
 #include "storage/latch.h"
 
@@ -313,8 +314,17 @@ extern int	pool_database_failures(Oid dbid);
  */
 extern int	pool_request_let_go(Oid dbid, Oid subid);
 
-/* Have all processes of a database end. */
-extern void pool_request_leave(Oid dbid);
+/*
+ * Have the processes of a database end: those that have no unit, or all when
+ * they are through with theirs.  Cleaners do not wait for the publisher.
+ */
+extern void pool_request_leave(Oid dbid, bool busy_too);
+
+/* Wait until they are gone, at most so many ms. */
+extern void pool_wait_until_left(Oid dbid, int ms);
+
+/* The tables that are being synchronized, as a list of oids. */
+extern List *pool_claimed_tables(Oid subid);
 
 /* Draining: no new unit in the database, only what is half done. */
 extern bool pool_set_draining(Oid dbid, bool draining);

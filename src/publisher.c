@@ -436,6 +436,14 @@ publisher_disconnect(Publisher *pub)
 	pfree(pub);
 }
 
+void
+publisher_check_idle(Publisher *pub)
+{
+	/* The first finds what the publisher said, the second that it has gone. */
+	if (!PQconsumeInput(pub->conn) || !PQconsumeInput(pub->conn))
+		connection_lost(pub, "receiving changes");
+}
+
 bool
 publisher_is_broken(Publisher *pub)
 {

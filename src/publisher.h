@@ -70,6 +70,13 @@ extern Publisher *publisher_connect_until(const char *conninfo,
 /* Close it; a null pointer and a broken connection are fine.  No throw. */
 extern void publisher_disconnect(Publisher *pub);
 
+/*
+ * Throw if the publisher has closed the connection, on which no command runs.
+ * A server that shuts down waits until the stream's receiver has confirmed
+ * everything, which is not to be had of us: this is how we learn of it.
+ */
+extern void publisher_check_idle(Publisher *pub);
+
 /* Has the connection been lost? */
 extern bool publisher_is_broken(Publisher *pub);
 

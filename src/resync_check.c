@@ -28,10 +28,10 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "at_commit.h"
 #include "catalog.h"
 #include "compat.h"
 #include "functions.h"
-#include "hooks.h"
 #include "resync_check.h"
 #include "rights.h"
 #include "settings.h"
@@ -211,7 +211,7 @@ reuse_sync_resync_table(PG_FUNCTION_ARGS)
 	ask_publisher(sub, rel);
 
 	catalog_add_resync(subid, RelationGetRelid(rel), truncate);
-	hooks_hint_at_commit();
+	at_commit_hint(false);
 	relation_close(rel, NoLock);
 	PG_RETURN_VOID();
 }

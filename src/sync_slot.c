@@ -36,6 +36,9 @@
 #include "sync_slot.h"
 #include "testing.h"
 
+/* How long to wait for the end of a slot's creation, in ms. */
+#define CREATION_PATIENCE	1000
+
 /* How long to wait for a slot that is active, and how often to ask, in ms. */
 #define ACTIVE_PATIENCE	3000
 #define ACTIVE_PAUSE	20
@@ -53,13 +56,14 @@ typedef enum SlotMade
  * hears of the slot: a number lost in a crash would be given out again.
  */
 static void
-register_slot(SyncSlot *slot)
+register_slot(Session *session, SyncSlot *slot)
 {
 	SlotRow		row;
 
 	test_point(POINT_register_slot, "");
 	StartTransactionCommand();
-	slot->id = catalog_add_slot(slot->subid, &slot->name);
+	slot->id = catalog_add_slot(slot->subid, publisher_identity(session->sql),
+								&slot->name);
 	pool_set_slot(slot->id, NameStr(slot->name));
 	CommitTransactionCommand();
 	test_point(POINT_slot_numbered, NameStr(slot->name));
@@ -247,7 +251,7 @@ slot_create(Session *session, const Oid *eligible, int neligible,
 	{
 		for (;;)
 		{
-			register_slot(slot);
+			register_slot(session, slot);
 			MemoryContextSwitchTo(context);
 			made = make_on_publisher(session, slot, may_copy);
 			if (made != SLOT_NAME_TAKEN)
@@ -456,7 +460,10 @@ slot_is_linked(const SlotRow *slot)
 		progress.slot_id == slot->slot_id;
 }
 
-/* The slots of a subscription nobody holds or needs, in a transaction. */
+/*
+ * The slots of a subscription nobody holds or needs, in a transaction.  Those
+ * made over another connection are the cleaner's.
+ */
 static List *
 find_orphans(Oid subid)
 {
@@ -467,7 +474,7 @@ find_orphans(Oid subid)
 	{
 		SlotRow    *slot = lfirst(lc);
 
-		if (!slot_is_linked(slot) &&
+		if (slot->conninfo == NULL && !slot_is_linked(slot) &&
 			pool_claim_orphan(slot->subid, slot->slot_id,
 							  NameStr(slot->slot_name)))
 			orphans = lappend(orphans, slot);
@@ -482,6 +489,19 @@ slot_has_orphans(Oid subid)
 	return find_orphans(subid) != NIL;
 }
 
+/* End whoever creates the slot there for a worker that is gone. */
+static void
+end_creation(Publisher *conn, const char *slot_name)
+{
+	if (publisher_version(conn) >= 140000)
+		(void) publisher_query(conn,
+							   psprintf("SELECT pg_catalog.pg_terminate_backend(pid, %d)"
+										" FROM pg_catalog.pg_stat_activity"
+										" WHERE application_name = %s",
+										CREATION_PATIENCE,
+										publisher_literal(conn, slot_name)));
+}
+
 /*
  * Is the connection's server the one that has the slot, and does nobody there
  * create it just now, for a worker that is gone?  Else "it does not exist"
@@ -492,7 +512,7 @@ may_drop(Publisher *conn, const SlotRow *slot, char **message)
 {
 	PublisherResult *res;
 
-	if (slot->state != SLOT_CREATING && slot->publisher_sysid != 0 &&
+	if (slot->publisher_sysid != 0 &&
 		slot->publisher_sysid != publisher_identity(conn)->sysid)
 	{
 		*message = "the subscription's publisher is another server now";
@@ -534,8 +554,13 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 
 	test_point(POINT_orphan_claimed, NameStr(slot->slot_name));
 
-	/* Now that it is ours: is it still there, and still an orphan? */
+	/*
+	 * Now that it is ours: is it still there, and still an orphan?  The lock
+	 * makes whoever alters or drops the subscription come before or after, as
+	 * in claim_step() in worker.c.
+	 */
 	StartTransactionCommand();
+	session_lock_subscription(slot->subid);
 	gone = !catalog_get_slot(slot->subid, slot->slot_id, &again) ||
 		slot_is_linked(&again);
 
@@ -600,7 +625,16 @@ slot_drop_orphans(Session *session)
 	return left;
 }
 
-/* An orphan that no worker drops, since no apply worker runs. */
+/* --- slots that no worker drops --- */
+
+/* Somebody wants us to stop. */
+static bool
+is_interrupted(void)
+{
+	return pool_let_go_requested() || pool_leave_requested();
+}
+
+/* An orphan that no worker drops, and a way to its publisher. */
 typedef struct AbandonedSlot
 {
 	SlotRow	   *row;
@@ -627,10 +661,14 @@ drop_abandoned_slot(const AbandonedSlot *slot)
 	{
 		if (slot->main_slot == NULL ||
 			lease_is_free(conn, slot->main_slot, &reason))
+		{
+			if (slot->row->state == SLOT_CREATING)
+				end_creation(conn, NameStr(slot->row->slot_name));
 			gone = drop_orphan(conn, slot->row);
+		}
 		else
 			slot_record_drop(slot->row->subid, slot->row->slot_id,
-						NameStr(slot->row->slot_name), false, reason);
+							 NameStr(slot->row->slot_name), false, reason);
 	}
 	PG_FINALLY();
 	{
@@ -654,27 +692,36 @@ try_to_drop_abandoned_slot(const AbandonedSlot *slot)
 	PG_CATCH();
 	{
 		ErrorData  *edata;
+		bool		interrupted;
 
 		MemoryContextSwitchTo(context);
 		edata = CopyErrorData();
-		if (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
-			edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		interrupted = edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&
+			is_interrupted();
+		if (!interrupted && (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
+							 edata->sqlerrcode == ERRCODE_QUERY_CANCELED))
 			PG_RE_THROW();
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
 		MemoryContextSwitchTo(context);
 		pool_release_orphan();
-		slot_record_drop(slot->row->subid, slot->row->slot_id,
-					NameStr(slot->row->slot_name), false, edata->message);
+		if (!interrupted)
+			slot_record_drop(slot->row->subid, slot->row->slot_id,
+							 NameStr(slot->row->slot_name), false,
+							 edata->message);
 	}
 	PG_END_TRY();
 	return gone;
 }
 
 /*
- * Those of subscriptions that are gone or disabled, in a transaction.  A
- * subscription that has been parted from its slot has nothing on the publisher
- * any more that would be ours to drop.
+ * Those of subscriptions that are gone, disabled, or were elsewhere, in a
+ * transaction.  A subscription that has been parted from its slot has nothing
+ * on the publisher any more that would be ours to drop.
+ *
+ * Where a subscription was before, its slot is in use only if another server
+ * has it.  The connection that it has now may lead to the same publisher, by
+ * another name or with a new password, and is tried next.
  */
 static List *
 find_abandoned(void)
@@ -684,33 +731,44 @@ find_abandoned(void)
 
 	foreach(lc, catalog_slots(InvalidOid))
 	{
-		AbandonedSlot *slot = palloc0(sizeof(AbandonedSlot));
-		Subscription *sub;
+		SlotRow    *row = lfirst(lc);
+		Subscription *sub = GetSubscription(row->subid, true);
+		AbandonedSlot *slot;
 
-		slot->row = lfirst(lc);
-		slot->conninfo = slot->row->conninfo;
-		slot->must_use_password = slot->row->must_use_password;
-		sub = GetSubscription(slot->row->subid, true);
-		if (slot->conninfo == NULL && sub != NULL && !sub->enabled &&
-			sub->slotname != NULL && !slot_is_linked(slot->row))
+		if (slot_is_linked(row) || (sub != NULL && sub->slotname == NULL))
+			continue;
+		if (row->conninfo != NULL)
 		{
+			slot = palloc0(sizeof(AbandonedSlot));
+			slot->row = row;
+			slot->conninfo = row->conninfo;
+			slot->must_use_password = row->must_use_password;
+			slot->main_slot = sub ? sub->slotname : NULL;
+			result = lappend(result, slot);
+		}
+
+		/* If it is enabled its workers see to the others. */
+		if (sub != NULL && (!sub->enabled || row->conninfo != NULL))
+		{
+			slot = palloc0(sizeof(AbandonedSlot));
+			slot->row = row;
 			slot->conninfo = sub->conninfo;
 			slot->must_use_password = compat_must_use_password(sub);
-			slot->main_slot = sub->slotname;
-		}
-		if (slot->conninfo != NULL)
+			slot->main_slot = sub->enabled &&
+				lease_is_held(sub->oid) ? NULL : sub->slotname;
 			result = lappend(result, slot);
+		}
 	}
 	return result;
 }
 
-int
-slot_drop_abandoned(void)
+bool
+slot_drop_abandoned(int *left)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *slots;
 	ListCell   *lc;
-	int			left = 0;
+	const SlotRow *gone = NULL;
 	bool		here;
 
 	StartTransactionCommand();
@@ -720,11 +778,72 @@ slot_drop_abandoned(void)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 
+	*left = 0;
 	foreach(lc, slots)
 	{
+		const AbandonedSlot *slot = lfirst(lc);
+
+		if (is_interrupted())
+			return false;
+		if (slot->row == gone)
+			continue;
 		pool_set_phase(PHASE_DROPPING_SLOTS);
-		if (!try_to_drop_abandoned_slot(lfirst(lc)))
-			left++;
+		if (try_to_drop_abandoned_slot(slot))
+			gone = slot->row;
+		else if (lnext(slots, lc) == NULL ||
+				 ((AbandonedSlot *) lfirst(lnext(slots, lc)))->row != slot->row)
+			(*left)++;
 	}
-	return left;
+	return !is_interrupted();
+}
+
+List *
+slot_drop_for_command(const Subscription *sub, List *slots)
+{
+	MemoryContext context = CurrentMemoryContext;
+	Publisher  *volatile conn = NULL;
+	List	   *volatile gone = NIL;
+
+	PG_TRY();
+	{
+		ListCell   *lc;
+		char	   *message = NULL;
+		bool		ours;
+
+		conn = publisher_connect(sub->conninfo, false,
+								 compat_must_use_password(sub),
+								 EXTENSION_NAME);
+		ours = lease_is_held(sub->oid) ||
+			lease_is_free(conn, sub->slotname, &message);
+		foreach(lc, slots)
+		{
+			SlotRow    *slot = lfirst(lc);
+
+			if (ours && slot->state == SLOT_CREATING)
+				end_creation(conn, NameStr(slot->slot_name));
+			if (ours && slot_drop_orphan_by_name(conn, slot, &message))
+				gone = lappend(gone, slot);
+			else
+				elog(DEBUG1, "could not drop replication slot \"%s\": %s",
+					 NameStr(slot->slot_name), message);
+		}
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		publisher_disconnect(conn);
+		conn = NULL;
+		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+			edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+			PG_RE_THROW();
+		FlushErrorState();
+		elog(DEBUG1, "could not drop replication slots of subscription \"%s\": %s",
+			 sub->name, edata->message);
+	}
+	PG_END_TRY();
+	publisher_disconnect(conn);
+	return gone;
 }

@@ -131,10 +131,19 @@ extern bool slot_record_drop(Oid subid, int64 slot_id, const char *slot_name,
 extern int	slot_drop_orphans(Session *session);
 
 /*
- * The same for subscriptions that are gone, over the connection each left
- * behind, or disabled.  Returns how many are left.  Errors are kept in the catalog.
+ * The same for subscriptions that are gone, disabled, or have got another
+ * connection.  Errors are kept in the catalog.  Sets '*left' to how many are
+ * left; false if somebody wants this process to stop.
  */
-extern int	slot_drop_abandoned(void);
+extern bool slot_drop_abandoned(int *left);
+
+/*
+ * Drop these slots (SlotRow *) of a subscription on the publisher, for a
+ * command that has had the pool let go of it.  Returns those that are gone,
+ * for the caller to forget; what went wrong with the others, the cleaner will
+ * find out and record.
+ */
+extern List *slot_drop_for_command(const Subscription *sub, List *slots);
 
 /* Are there slots of this subscription that nobody holds or needs? */
 extern bool slot_has_orphans(Oid subid);

@@ -139,6 +139,9 @@ check_claim(Unit *unit, bool always)
 void
 unit_lock_claim(Unit *unit, bool always)
 {
+	/* They may wait for anything, so they run before we lock out anybody. */
+	AfterTriggerFireDeferred();
+
 	test_point(POINT_lock_claim, unit->tables[0].relname);
 	session_lock_subscription(unit->session->sub->oid);
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
@@ -267,9 +270,6 @@ untag(void)
 void
 unit_commit(Unit *unit, XLogRecPtr lsn, TimestampTz timestamp)
 {
-	/* They may wait for locks, so they run before the origin is held. */
-	AfterTriggerFireDeferred();
-
 	unit_hold_origin(unit);
 	replorigin_session_origin = unit->origin;
 	replorigin_session_origin_lsn = lsn;

@@ -157,8 +157,8 @@ extern void unit_copy_tables(Unit *unit);
  * subscription in ACCESS SHARE and pg_subscription_rel in ROW EXCLUSIVE mode,
  * in this order, until the end of the transaction.  Reads the catalog only if
  * 'always', or after an invalidation, which taking the locks brings in.
- * Throws if the claim does not hold; unit_is_outdated() then tells that this
- * is nobody's failure.
+ * Deferred triggers run before.  Throws if the claim does not hold;
+ * unit_is_outdated() then tells that this is nobody's failure.
  */
 extern void unit_lock_claim(Unit *unit, bool always);
 extern bool unit_is_outdated(void);

@@ -223,6 +223,9 @@ synchronize_staged(const BatchPlan *plan)
 		!staged_resume(unit))
 	{
 		staged_announce(unit);
+		/* The cleaner may be the one to drop the slot that is lost. */
+		if (unit->empty_first)
+			pool_hint(MyDatabaseId, true);
 		take_fitting_snapshot(plan, false);
 		staged_copy(unit);
 		test_point(POINT_copied, unit->tables[0].relname);
@@ -871,14 +874,25 @@ work_loop(void)
 	return worked;
 }
 
+/* Unless it is interrupted, the cleaner is done until the next naptime. */
 static void
-clean_loop(void)
+clean(void)
 {
-	int			left = slot_drop_abandoned();
+	int			left;
 
+	if (!slot_drop_abandoned(&left))
+		return;
 	pool_report_look(0, left == 0 ? 0 :
 					 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 												 reuse_sync_naptime));
+
+	/* With the last slot of a subscription that is gone, its rows may go. */
+	StartTransactionCommand();
+	if (catalog_hold())
+		catalog_forget_strangers();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(serving_context);
+	pool_set_done();
 }
 
 void
@@ -895,10 +909,7 @@ reuse_sync_worker_main(Datum ticket)
 		proc_exit(0);
 	}
 	if (cleaner)
-	{
-		clean_loop();
-		pool_set_done();
-	}
+		clean();
 	else
 	{
 		/* A process that only looks and finds nothing is not worth a line. */
