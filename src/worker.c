@@ -434,17 +434,12 @@ is_shortage(const ErrorData *edata)
  * the express way holds up too long is served the staged way.
  */
 static Oid
-attribute_failure(bool outdated, const ErrorData *edata)
+attribute_failure(bool outdated)
 {
 	Oid			relid = InvalidOid;
 
 	if (outdated || unit->tables[0].state == SUBREL_STATE_SYNCDONE)
 		return InvalidOid;
-
-	/* Somebody has what is being copied into: not this way, then. */
-	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE && unit->express &&
-		unit->conn != NULL)
-		unit->too_long = true;
 
 	if (unit->ntables == 1 && !unit->too_long)
 		relid = unit->tables[0].relid;
@@ -498,7 +493,7 @@ guarded(void (*step) (const Step *), const Step *what)
 		begun = unit != NULL;
 		gave_way = unit != NULL && unit->gives_way;
 		if (in_unit)
-			relid = attribute_failure(outdated, edata);
+			relid = attribute_failure(outdated);
 		if (!outdated && !in_unit)
 			failure_report_shortage(session, edata);
 		else if (outdated || gave_way || (in_unit && !OidIsValid(relid)))
