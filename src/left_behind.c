@@ -46,7 +46,8 @@ half_done_tables(Oid subid, StringInfo names)
 
 		if (rel->state != SUBREL_STATE_FINISHEDCOPY || relname == NULL ||
 			!catalog_get_progress(subid, rel->relid, &progress) ||
-			progress.slot_id == 0 || progress.snapshot == NULL)
+			progress.slot_id == 0 ||
+			!TransactionIdIsValid(progress.copy_xid))
 			continue;
 		if (n < MOST_NAMES)
 			appendStringInfo(names, "%s%s", n > 0 ? ", " : "",

@@ -92,7 +92,8 @@ give_back_table(Session *session, Oid relid)
 	StartTransactionCommand();
 	theirs = catalog_hold() &&
 		catalog_get_progress(subid, relid, &progress) &&
-		progress.slot_id != 0 && progress.snapshot == NULL;
+		progress.slot_id != 0 &&
+		!TransactionIdIsValid(progress.copy_xid);
 	if (theirs)
 	{
 		catalog_remove_slot(subid, progress.slot_id);
