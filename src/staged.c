@@ -57,7 +57,7 @@ resume_from(Unit *unit, const TableProgress *progress, bool *ours)
 	SlotRow		row;
 	char	   *reason = NULL;
 
-	*ours = progress->slot_id != 0 && progress->snapshot != NULL &&
+	*ours = progress->slot_id != 0 &&
 		TransactionIdEquals(progress->copy_xid, table->claim_xmin);
 	if (*ours)
 	{
