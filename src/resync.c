@@ -449,6 +449,8 @@ resync_give_back(Session *session, Oid relid)
 		if (is_to_be_emptied(subid, relid) &&
 			!target_is_shared(subid, relid))
 		{
+			/* As the copy's, these changes are not to be sent back. */
+			unit_tag_origin(NULL);
 			PushActiveSnapshot(GetTransactionSnapshot());
 			apply_empty(relid);
 			PopActiveSnapshot();

@@ -372,18 +372,18 @@ staged_copy(Unit *unit)
 
 /* --- back to 'i' --- */
 
-void
-staged_set_back(Session *session, Oid relid, bool with_rows)
+static void
+set_back(Session *session, Unit *unit, bool with_rows)
 {
-	Unit	   *unit = unit_begin(session, &relid, 1, true);
+	Oid			relid = unit->tables[0].relid;
 	TableProgress progress;
 	bool		ours;
 
-	if (unit == NULL)
-		return;
 	StartTransactionCommand();
 	if (!with_rows)
 	{
+		/* What was copied with an origin goes with one. */
+		unit_tag_origin(unit);
 		PushActiveSnapshot(GetTransactionSnapshot());
 		remove_rows(session->sub->oid, relid);
 		PopActiveSnapshot();
@@ -403,7 +403,25 @@ staged_set_back(Session *session, Oid relid, bool with_rows)
 	test_point(POINT_set_back_commit, unit->tables[0].relname);
 	CommitTransactionCommand();
 	test_point(POINT_set_back, unit->tables[0].relname);
-	unit_end(unit);
+}
+
+void
+staged_set_back(Session *session, Oid relid, bool with_rows)
+{
+	Unit	   *unit = unit_begin(session, &relid, 1, true);
+
+	if (unit == NULL)
+		return;
+	PG_TRY();
+	{
+		set_back(session, unit, with_rows);
+	}
+	PG_FINALLY();
+	{
+		unit_reset_origin();
+		unit_end(unit);
+	}
+	PG_END_TRY();
 }
 
 void
