@@ -81,32 +81,24 @@ void
 slot_take_origin(SyncSlot *slot)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	RepOriginId origin;
 
 	if (slot->origin != InvalidRepOriginId)
 		return;
 	StartTransactionCommand();
-	slot->origin = replorigin_by_name(NameStr(slot->name), true);
-	if (slot->origin == InvalidRepOriginId)
-		slot->origin = replorigin_create(NameStr(slot->name));
+	origin = replorigin_by_name(NameStr(slot->name), true);
+	if (origin == InvalidRepOriginId)
+		origin = replorigin_create(NameStr(slot->name));
 	CommitTransactionCommand();
 	test_point(POINT_slot_origin, NameStr(slot->name));
 
 	/* Its entry, which knows no rollback, in a transaction of its own. */
 	StartTransactionCommand();
 	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
-	PG_TRY();
-	{
-		replorigin_advance(slot->origin, InvalidXLogRecPtr,
-						   InvalidXLogRecPtr, true /* go backward */ ,
-						   false /* WAL log */ );
-	}
-	PG_CATCH();
-	{
-		slot->origin = InvalidRepOriginId;
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	replorigin_advance(origin, InvalidXLogRecPtr, InvalidXLogRecPtr,
+					   true /* go backward */ , false /* WAL log */ );
 	CommitTransactionCommand();
+	slot->origin = origin;
 	MemoryContextSwitchTo(caller);
 }
 
@@ -312,7 +304,9 @@ slot_start_query(Session *session, const char *slot_name)
 {
 	return psprintf("SELECT confirmed_flush_lsn, coalesce(wal_status, ''),"
 					" restart_lsn, catalog_xmin,"
-					" pg_catalog.pg_current_wal_insert_lsn()"
+					" CASE WHEN pg_catalog.pg_is_in_recovery()"
+					" THEN pg_catalog.pg_last_wal_replay_lsn()"
+					" ELSE pg_catalog.pg_current_wal_insert_lsn() END"
 					" FROM pg_catalog.pg_replication_slots"
 					" WHERE slot_name = %s",
 					publisher_literal(session->sql, slot_name));
