@@ -94,6 +94,9 @@ drop_slots_with(const Subscription *sub)
 
 	if (slots == NIL)
 		return;
+
+	/* What made them unnecessary may not be on disk (section 7, Durability). */
+	XLogFlush(compat_log_message(EXTENSION_NAME));
 	foreach(lc, slot_drop_for_command(sub, slots))
 	{
 		SlotRow    *slot = lfirst(lc);
@@ -176,6 +179,8 @@ unit_lost_table(Oid subid)
 {
 	ListCell   *lc;
 
+	/* See what the command has removed. */
+	CommandCounterIncrement();
 	foreach(lc, pool_claimed_tables(subid))
 	{
 		if (!SearchSysCacheExists2(SUBSCRIPTIONRELMAP,
