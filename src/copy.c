@@ -51,6 +51,12 @@
 #include "table_owner.h"
 
 /*
+ * A sample says how much a few blocks hold, but reads what they hold out of
+ * line as well: not where that is more than so many times the blocks.
+ */
+#define MOST_OUT_OF_LINE	4
+
+/*
  * How large a sample is, in blocks; in how many ranges; and if each block is
  * taken or not by itself, which is less exact.
  */
@@ -431,12 +437,14 @@ copy_estimate(Publisher *pub, RemoteTable *remote,
 	if ((remote->relkind != RELKIND_RELATION &&
 		 remote->relkind != RELKIND_PARTITIONED_TABLE) ||
 		remote->rel.natts == 0 ||
-		(blocks = count_blocks(pub, remote)) < 1)
+		(blocks = count_blocks(pub, remote)) < 1 ||
+		remote->bytes / (blocks * BLCKSZ) > MOST_OUT_OF_LINE)
 		return;
 	publisher_begin(pub, sample_command(pub, remote, blocks, &fraction));
 	publisher_next_copy(pub);
 	while ((len = publisher_copy_data(pub, &piece)) > 0)
 	{
+		CHECK_FOR_INTERRUPTS();
 		sampled_bytes += len;
 		sampled_tuples++;
 	}

@@ -762,6 +762,7 @@ unit_take_snapshot(Unit *unit)
 	}
 	else
 	{
+		unit->snapshot = NULL;
 		publisher_command(conn, "ROLLBACK");
 		session_release_lock(unit->session);
 		pool_note_snapshot(0);
@@ -909,9 +910,12 @@ unit_copy_tables(Unit *unit)
 	pool_set_phase(PHASE_COPYING);
 	copying = unit;
 	MemoryContextSwitchTo(context);
-	if (unit->ntables == 1)
+	if (unit->ntables == 1 && unit->session->lock == NULL)
 	{
-		/* It may take long, and somebody want to know how long. */
+		/*
+		 * It may take long, and somebody want to know how long.  A sample
+		 * goes by ctid, which a role with rights on columns may not read.
+		 */
 		copy_estimate(conn, &unit->remotes[0], &bytes_expected,
 					  &tuples_expected);
 		pool_set_bytes_total(bytes_expected);
