@@ -33,6 +33,7 @@
 #include "postgres.h"
 
 #include "libpq/pqformat.h"
+#include "replication/worker_internal.h"
 #include "storage/dsm.h"
 
 #include "compat.h"
@@ -56,6 +57,15 @@ typedef struct Offer
 
 /* --- what stays as it is --- */
 
+/* Of which origins the subscription wants changes. */
+static const char *
+stream_origin(void)
+{
+	const char *origin = compat_subscription_origin(MySubscription);
+
+	return origin != NULL ? origin : "";
+}
+
 static void
 write_facts(StringInfo buf, const SyncSlot *slot)
 {
@@ -68,9 +78,11 @@ write_facts(StringInfo buf, const SyncSlot *slot)
 	for (int i = 0; i < slot->neligible; i++)
 		pq_sendint32(buf, slot->eligible[i]);
 	fingerprint_write(buf, slot->fingerprint);
+	pq_send_ascii_string(buf, stream_origin());
 }
 
-static void
+/* False if the slot's stream has left out what ours would not. */
+static bool
 read_facts(StringInfo buf, SyncSlot *slot)
 {
 	RemoteSnapshot *birth = palloc0(sizeof(RemoteSnapshot));
@@ -87,6 +99,7 @@ read_facts(StringInfo buf, SyncSlot *slot)
 	for (int i = 0; i < slot->neligible; i++)
 		slot->eligible[i] = pq_getmsgint(buf, 4);
 	slot->fingerprint = fingerprint_restore(buf);
+	return strcmp(pq_getmsgrawstring(buf), stream_origin()) == 0;
 }
 
 /* --- the worker that has the slot --- */
@@ -170,19 +183,27 @@ slot_offer_withdraw(SyncSlot *slot)
 
 /* --- a worker that wants one --- */
 
-/* Have the publisher copy a slot: where the copy starts, or no LSN. */
+/*
+ * Have the publisher copy a slot: where the copy starts, or no LSN.  '*whole'
+ * tells whether the slot it was made from has outlived that: what held the
+ * publisher's rows and WAL for the copy meanwhile.
+ */
 static XLogRecPtr
-copy_on_publisher(Publisher *conn, const char *from, const char *to)
+copy_on_publisher(Publisher *conn, const char *from, const char *to,
+				  bool *whole)
 {
 	PublisherResult *res;
+	PublisherResult *source;
 	XLogRecPtr	start = InvalidXLogRecPtr;
 	char	   *message;
 	int			sqlstate;
 
 	publisher_begin(conn,
-					psprintf("SELECT lsn FROM pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)",
+					psprintf("SELECT lsn FROM pg_catalog.pg_copy_logical_replication_slot(%s, %s, false);"
+							 "SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
 							 publisher_literal(conn, from),
-							 publisher_literal(conn, to)));
+							 publisher_literal(conn, to),
+							 publisher_literal(conn, from)));
 	res = publisher_try_next_rows(conn, &sqlstate, &message);
 	if (res == NULL)
 	{
@@ -190,7 +211,9 @@ copy_on_publisher(Publisher *conn, const char *from, const char *to)
 			 message);
 		return start;
 	}
+	source = publisher_next_rows(conn);
 	publisher_end(conn);
+	*whole = source->nrows == 1;
 	if (res->nrows == 1)
 		start = session_parse_lsn(publisher_value(res, 0, 0));
 	return start;
@@ -223,8 +246,7 @@ take_facts(const Offer *offer, SyncSlot *slot)
 	facts.len = offer->length;
 	facts.maxlen = -1;
 	facts.cursor = 0;
-	read_facts(&facts, slot);
-	return covered;
+	return read_facts(&facts, slot) && covered;
 }
 
 bool
@@ -245,15 +267,16 @@ slot_offer_copy(Session *session, SyncSlot *slot, bool *usable)
 	PG_TRY();
 	{
 		const Offer *offer = dsm_segment_address(segment);
+		bool		whole = false;
 
 		if (offer->made_on.sysid == publisher->sysid &&
 			offer->made_on.timeline == publisher->timeline)
 			slot->position = copy_on_publisher(slot->conn, NameStr(from),
-											   NameStr(slot->name));
+											   NameStr(slot->name), &whole);
 		if (!XLogRecPtrIsInvalid(slot->position))
 		{
 			slot->made_on = offer->made_on;
-			*usable = take_facts(offer, slot);
+			*usable = take_facts(offer, slot) && whole;
 		}
 	}
 	PG_FINALLY();
