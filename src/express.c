@@ -54,6 +54,7 @@ catch_up_and_lock(Unit *unit, Stream *stream)
 	{
 		XLogRecPtr	target = session_make_position(unit->session);
 
+		unit->at = NULL;
 		pool_set_phase(PHASE_CATCHING_UP);
 		(void) catchup_in_transaction(stream, target, DT_NOEND);
 		test_point(POINT_close, unit->tables[0].relname);

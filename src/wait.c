@@ -118,18 +118,6 @@ look(Oid subid, TimestampTz since, SyncStatus *status)
 			has_failed(subid, resync->relid, since, &status->error))
 			status->failed = resync->relid;
 	}
-	/* Ready as they may be still: they are to be synchronized anew. */
-	foreach(lc, catalog_resyncs(subid))
-	{
-		Oid			relid = ((ResyncRow *) lfirst(lc))->relid;
-		XLogRecPtr	lsn;
-
-		if (GetSubscriptionRelState(subid, relid, &lsn) == SUBREL_STATE_READY)
-		{
-			status->unready++;
-			status->example = relid;
-		}
-	}
 	return true;
 }
 

@@ -182,8 +182,9 @@ synchronize_express(const BatchPlan *plan)
 	}
 	PG_CATCH();
 	{
-		/* Nothing of it has happened. */
-		catalog_restore_counters(&before);
+		/* Unless it is committed, nothing of it has happened. */
+		if (unit->tables[0].state != SUBREL_STATE_SYNCDONE)
+			catalog_restore_counters(&before);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
