@@ -10,7 +10,8 @@ use Test::More;
 use ReuseSync;
 use Races;
 
-my ($pub, $sub) = race_servers();
+# The unit would be asked to let go, and is, but for this, in time.
+my ($pub, $sub) = race_servers(off => ['lost_table']);
 
 race_tables($pub, $sub, 't');
 hold($sub, 'position');
