@@ -15,11 +15,12 @@ use Races;
 my ($pub, $sub) = race_servers(off => ['confirmed']);
 
 race_tables($pub, $sub, 't');
-hold($sub, 'copy_done:t');
+hold($sub, 'snapshot_fits:t');
 subscribe($pub, $sub, 's', 'p');
-wait_held($sub, 'copy_done:t');
+wait_held($sub, 'snapshot_fits:t');
 
-# Below the position that catch-up goes to without a lock
+# Below the position that catch-up goes to without a lock, which is made when
+# the rows have been sent
 my $lsn = $pub->safe_psql(
 	'postgres', q{
 	INSERT INTO t VALUES (1, 'caught up');

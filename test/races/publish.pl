@@ -27,8 +27,10 @@ my (undef, $apply_worker) = wait_held($sub, 'settle');
 hold($sub, 'settle', 'claimed', 'tablesync_commit:3');
 finish_query($creator);
 wait_until($sub, 'a worker that has looked for work',
-	q{SELECT count(*) > 0 FROM reuse_sync.workers w
-	JOIN pg_stat_activity a USING (pid)
+	q{SELECT count(*) > 0
+	OR EXISTS (SELECT FROM reuse_sync.problems
+		WHERE last_error ~ 'does not stream')
+	FROM reuse_sync.workers w JOIN pg_stat_activity a USING (pid)
 	WHERE w.phase = 'idle' AND w.worker_type <> 'launcher'
 	OR a.query LIKE 'test point claimed:%'});
 
