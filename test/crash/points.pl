@@ -114,19 +114,22 @@ sub too_early
 	return $lane->hold_at(points($point, $way));
 }
 
-# A slot that was made before the publication was changed.
+# A slot that was made before the tables were put into the publication, from
+# which they are at no time missing.
 sub changed_publication
 {
 	my ($point, $way) = @_;
 
+	my $tables;
+
 	first_unit_copied($way);
-	$lane->{pub}
-	  ->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE unpublished');
-	push @undo, sub
-	{
-		$lane->{pub}->safe_psql('postgres',
-			'ALTER PUBLICATION p DROP TABLE unpublished');
-	};
+	$tables = join ', ', $lane->tables_of($way);
+	$lane->{pub}->safe_psql(
+		'postgres', qq{
+		BEGIN;
+		ALTER PUBLICATION p DROP TABLE $tables;
+		ALTER PUBLICATION p ADD TABLE $tables;
+		COMMIT});
 	return $lane->hold_at(points($point, $way));
 }
 

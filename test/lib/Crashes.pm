@@ -125,7 +125,6 @@ sub new
 				  . " CREATE INDEX ON $table (a)");
 		}
 	}
-	both($pub, $sub, 'CREATE TABLE unpublished (a int)');
 	$pub->safe_psql('postgres',
 		'CREATE PUBLICATION p FOR TABLE ' . join(', ', tables()));
 
