@@ -133,15 +133,16 @@ sub changed_publication
 	return $lane->hold_at(points($point, $way));
 }
 
-# A change that is in no copy, of each table that goes the way.
+# A change that is in no copy, of each table that goes the way; catch-up goes to
+# a position that is made with the copy, and first without a lock.
 sub change
 {
 	my ($point, $way) = @_;
 
 	$lane->begin_case;
-	$lane->hold(points('copy_done', $way));
+	$lane->hold(points('snapshot_fits', $way));
 	$lane->subscribe;
-	$lane->wait_at(points('copy_done', $way));
+	$lane->wait_at(points('snapshot_fits', $way));
 	$lane->{pub}->safe_psql(
 		'postgres',
 		join '',
@@ -156,9 +157,9 @@ sub noise
 	my ($point, $way) = @_;
 
 	$lane->begin_case;
-	$lane->hold(points('copied', $way));
+	$lane->hold(points('snapshot_fits', $way));
 	$lane->subscribe;
-	$lane->wait_at(points('copied', $way));
+	$lane->wait_at(points('snapshot_fits', $way));
 	$lane->stop_writers;
 	$lane->{pub}->safe_psql(
 		'postgres', q{
