@@ -93,11 +93,7 @@ start_replication(Stream *stream, const char *command)
 					errcode(sqlstate),
 					errmsg("could not stream from replication slot \"%s\": %s",
 						   NameStr(stream->slot_name), message));
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ACTIVE_PAUSE, compat_wait_event());
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		publisher_pause(ACTIVE_PAUSE);
 	}
 }
 

@@ -144,11 +144,7 @@ lease_is_free(Publisher *conn, const char *slot_name, char **reason)
 							   slot_name);
 			return false;
 		}
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ACTIVE_PAUSE, compat_wait_event());
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		publisher_pause(ACTIVE_PAUSE);
 	}
 	return true;
 }

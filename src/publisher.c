@@ -163,6 +163,15 @@ wait_for_socket(Publisher *pub, int socket_events, long timeout_ms)
 	return rc;
 }
 
+void
+publisher_pause(long ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, compat_wait_event());
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
 /* Push out what libpq has buffered, reading meanwhile lest both sides block. */
 static void
 flush_output(Publisher *pub, const char *doing)

@@ -133,6 +133,12 @@ extern int	publisher_receive(Publisher *pub, char **message,
 extern void publisher_send(Publisher *pub, const char *message, int len);
 extern void publisher_end_stream(Publisher *pub);
 
+/*
+ * Before something is asked again: wait for the latch or so many ms, and serve
+ * interrupts.
+ */
+extern void publisher_pause(long ms);
+
 /* Quote for use in SQL on the publisher; palloc'd. */
 extern char *publisher_literal(Publisher *pub, const char *value);
 extern char *publisher_identifier(const char *name);

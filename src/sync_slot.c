@@ -353,11 +353,7 @@ slot_drop_by_name(Publisher *conn, const char *slot_name, char **message)
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
 									   ACTIVE_PATIENCE))
 			return false;
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ACTIVE_PAUSE, compat_wait_event());
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		publisher_pause(ACTIVE_PAUSE);
 	}
 }
 

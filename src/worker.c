@@ -98,16 +98,6 @@ static char database_name[NAMEDATALEN];
 
 /* --- one table --- */
 
-/* Wait for the latch or so many ms. */
-static void
-pause_for(long ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, compat_wait_event());
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
 static void
 drop_own_slot(void)
 {
@@ -164,7 +154,7 @@ take_fitting_snapshot(const BatchPlan *plan, bool is_express)
 			drop_own_slot();
 		}
 		else
-			pause_for(SNAPSHOT_PAUSE);
+			publisher_pause(SNAPSHOT_PAUSE);
 	}
 }
 
@@ -809,7 +799,7 @@ wait_for_work(TimestampTz idle_since, TimestampTz next_look)
 	if (next_look != 0 && next_look < until)
 		until = next_look;
 	pgstat_report_activity(STATE_IDLE, NULL);
-	pause_for(Max(1, TimestampDifferenceMilliseconds(now, until)));
+	publisher_pause(Max(1, TimestampDifferenceMilliseconds(now, until)));
 	return true;
 }
 
