@@ -80,11 +80,30 @@ has_failed(Oid subid, Oid relid, TimestampTz since, char **error)
 	return true;
 }
 
-/* Look; false if the subscription is gone. */
+/* A table to wait for. */
+static void
+count_unready(Oid subid, Oid relid, TimestampTz since, SyncStatus *status)
+{
+	status->unready++;
+	status->example = relid;
+	if (!OidIsValid(status->failed) &&
+		has_failed(subid, relid, since, &status->error))
+		status->failed = relid;
+}
+
+/*
+ * Look; false if the subscription is gone.
+ *
+ * The resyncs are read before the states: the transaction that ends a resync
+ * also removes what asked for it, so that a table is found in one of the two
+ * at least.  Read the other way round, one that is set back in between would
+ * be in neither.
+ */
 static bool
 look(Oid subid, TimestampTz since, SyncStatus *status)
 {
 	Subscription *sub;
+	List	   *resyncs = NIL;
 	ListCell   *lc;
 
 	memset(status, 0, sizeof(SyncStatus));
@@ -93,31 +112,18 @@ look(Oid subid, TimestampTz since, SyncStatus *status)
 	if (sub == NULL)
 		return false;
 	status->enabled = sub->enabled;
+	foreach(lc, catalog_resyncs(subid))
+		resyncs = list_append_unique_oid(resyncs,
+										 ((ResyncRow *) lfirst(lc))->relid);
 	foreach(lc, GetSubscriptionRelations(subid, true))
 	{
 		SubscriptionRelState *rel = lfirst(lc);
 
-		status->unready++;
-		status->example = rel->relid;
-		if (!OidIsValid(status->failed) &&
-			has_failed(subid, rel->relid, since, &status->error))
-			status->failed = rel->relid;
+		if (!list_member_oid(resyncs, rel->relid))
+			count_unready(subid, rel->relid, since, status);
 	}
-	/* Nor is one that is to be synchronized anew. */
-	foreach(lc, catalog_resyncs(subid))
-	{
-		ResyncRow  *resync = lfirst(lc);
-		XLogRecPtr	lsn;
-
-		if (GetSubscriptionRelState(subid, resync->relid, &lsn) !=
-			SUBREL_STATE_READY)
-			continue;
-		status->unready++;
-		status->example = resync->relid;
-		if (!OidIsValid(status->failed) &&
-			has_failed(subid, resync->relid, since, &status->error))
-			status->failed = resync->relid;
-	}
+	foreach(lc, resyncs)
+		count_unready(subid, lfirst_oid(lc), since, status);
 	return true;
 }
 

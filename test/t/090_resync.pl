@@ -156,7 +156,11 @@ sub times_begun
 # Set-up: of small tables the units go the express way, of large ones the
 # staged way.
 #
-$pub->safe_psql('postgres', 'CREATE PUBLICATION p');
+# "roots" is used later: a publication has to be there for whatever the apply
+# worker may still have to read.
+$pub->safe_psql('postgres', q{
+	CREATE PUBLICATION p;
+	CREATE PUBLICATION roots WITH (publish_via_partition_root = true);});
 create_table('small', 100);
 create_table('large', 5000);
 create_table('other', 100);
@@ -571,8 +575,7 @@ both($pub, $sub, q{
 $pub->safe_psql('postgres', q{
 	INSERT INTO whole SELECT g, 'row' FROM generate_series(1, 100) g;
 	INSERT INTO parts SELECT g, 'row' FROM generate_series(1, 100) g;
-	CREATE PUBLICATION roots FOR TABLE whole
-		WITH (publish_via_partition_root = true);
+	ALTER PUBLICATION roots ADD TABLE whole;
 	ALTER PUBLICATION p ADD TABLE parts;});
 $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s ADD PUBLICATION roots');
 wait_ready($sub, 's');
