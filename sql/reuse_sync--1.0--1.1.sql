@@ -48,6 +48,26 @@ WHERE false;
 CREATE UNIQUE INDEX table_size_key
     ON reuse_sync.table_size (dbid, subid, relid);
 
+-- The units that tables were synchronized in: a row for the last one that a
+-- table was the first of, so that there are no more of them than tables.
+CREATE MATERIALIZED VIEW reuse_sync.unit_history AS
+SELECT NULL::oid AS dbid,
+       NULL::oid AS subid,
+       NULL::oid AS relid,                -- its first table
+       NULL::integer AS place,            -- of its worker in the pool
+       NULL::integer AS pid,
+       NULL::name AS slot_name,
+       NULL::boolean AS slot_reused,
+       NULL::integer AS tables,
+       NULL::timestamptz AS started_at,
+       NULL::timestamptz AS copied_at,    -- null: before, by another worker
+       NULL::timestamptz AS finished_at,
+       NULL::bigint AS bytes_copied,
+       NULL::bigint AS tuples_copied
+WHERE false;
+CREATE UNIQUE INDEX unit_history_key
+    ON reuse_sync.unit_history (dbid, subid, relid);
+
 --
 -- What people see.
 --
@@ -254,6 +274,37 @@ WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database
 COMMENT ON VIEW reuse_sync.subscriptions IS
     'one row per subscription of this database: how far its synchronization is';
 GRANT SELECT ON reuse_sync.subscriptions TO pg_monitor;
+
+CREATE VIEW reuse_sync.units AS
+SELECT s.subname,
+       u.relid,
+       u.tables,
+       u.place,
+       u.pid,
+       u.slot_name,
+       u.slot_reused,
+       u.started_at,
+       u.copied_at,
+       u.finished_at,
+       u.bytes_copied,
+       u.tuples_copied
+FROM reuse_sync.unit_history u
+     JOIN pg_catalog.pg_subscription s
+       ON s.oid = u.subid AND s.subdbid = u.dbid
+     JOIN pg_catalog.pg_subscription_rel r
+       ON r.srsubid = u.subid AND r.srrelid = u.relid
+     JOIN (SELECT dbid, subid, max(run_start) AS run_start
+           FROM reuse_sync.table_size
+           GROUP BY dbid, subid) l
+       ON l.dbid = u.dbid AND l.subid = u.subid
+     LEFT JOIN reuse_sync.table_size z
+       ON z.dbid = u.dbid AND z.subid = u.subid AND z.relid = u.relid
+WHERE coalesce(z.run_start, u.started_at) >= l.run_start
+      AND s.subdbid = (SELECT oid FROM pg_catalog.pg_database
+                       WHERE datname = pg_catalog.current_database());
+COMMENT ON VIEW reuse_sync.units IS
+    'one row per unit, a table or a batch of them, that was synchronized in a subscription''s last run';
+GRANT SELECT ON reuse_sync.units TO pg_monitor;
 
 CREATE FUNCTION reuse_sync.pool_slots(
     OUT datid oid,

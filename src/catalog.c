@@ -83,6 +83,13 @@ enum
 	SIZE_dbid, SIZE_subid, SIZE_relid, SIZE_bytes, SIZE_run_start, SIZE_natts
 };
 
+enum
+{
+	UNIT_dbid, UNIT_subid, UNIT_relid, UNIT_place, UNIT_pid, UNIT_slot_name,
+	UNIT_slot_reused, UNIT_tables, UNIT_started_at, UNIT_copied_at,
+	UNIT_finished_at, UNIT_bytes_copied, UNIT_tuples_copied, UNIT_natts
+};
+
 /* The counters follow in the order of PoolCounters. */
 #define COUNTER_COUNTERS	((int) (sizeof(PoolCounters) / sizeof(int64)))
 enum
@@ -118,7 +125,8 @@ static const char *const resync_stage_names[] = {
 };
 
 StaticAssertDecl(SLOT_natts <= MAX_NATTS && PROGRESS_natts <= MAX_NATTS &&
-				 COUNTER_natts <= MAX_NATTS, "MAX_NATTS is too small");
+				 COUNTER_natts <= MAX_NATTS && UNIT_natts <= MAX_NATTS,
+				 "MAX_NATTS is too small");
 
 /* A row being read or written. */
 typedef struct Row
@@ -1017,6 +1025,39 @@ catalog_add_sizes(Oid subid, const Oid *relids, const int64 *bytes, int n)
 	CommandCounterIncrement();
 }
 
+/* --- units --- */
+
+void
+catalog_put_unit(Oid subid, Oid relid, const UnitRow *unit)
+{
+	Relation	rel = catalog_open("unit_history", RowExclusiveLock);
+	ScanKeyData keys[3];
+	Row			row = {0};
+	HeapTuple	old;
+
+	key_init(&keys[0], UNIT_dbid, F_OIDEQ, ObjectIdGetDatum(MyDatabaseId));
+	key_init(&keys[1], UNIT_subid, F_OIDEQ, ObjectIdGetDatum(subid));
+	key_init(&keys[2], UNIT_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	old = find_row(rel, "unit_history_key", keys, 3, &row);
+	row_set(&row, UNIT_dbid, ObjectIdGetDatum(MyDatabaseId));
+	row_set(&row, UNIT_subid, ObjectIdGetDatum(subid));
+	row_set(&row, UNIT_relid, ObjectIdGetDatum(relid));
+	row_set(&row, UNIT_place, Int32GetDatum(pool_my_place()));
+	row_set(&row, UNIT_pid, Int32GetDatum(MyProcPid));
+	row_set(&row, UNIT_slot_name, NameGetDatum(unit->slot_name));
+	row_set(&row, UNIT_slot_reused, BoolGetDatum(unit->slot_reused));
+	row_set(&row, UNIT_tables, Int32GetDatum(unit->ntables));
+	row_set(&row, UNIT_started_at, TimestampTzGetDatum(unit->started_at));
+	row_set_if(&row, UNIT_copied_at, unit->copied_at != 0,
+			   TimestampTzGetDatum(unit->copied_at));
+	row_set(&row, UNIT_finished_at,
+			TimestampTzGetDatum(GetCurrentTimestamp()));
+	row_set(&row, UNIT_bytes_copied, Int64GetDatum(unit->bytes_copied));
+	row_set(&row, UNIT_tuples_copied, Int64GetDatum(unit->tuples_copied));
+	put_row(rel, old, &row);
+	table_close(rel, RowExclusiveLock);
+}
+
 /* --- counters --- */
 
 PoolCounters Counters;
@@ -1135,7 +1176,9 @@ StaticAssertDecl((int) PROGRESS_relid == (int) RETRY_relid &&
 				 (int) PROGRESS_relid == (int) RESYNC_relid &&
 				 (int) PROGRESS_subid == (int) RESYNC_subid &&
 				 (int) PROGRESS_relid == (int) SIZE_relid &&
-				 (int) PROGRESS_subid == (int) SIZE_subid,
+				 (int) PROGRESS_subid == (int) SIZE_subid &&
+				 (int) PROGRESS_relid == (int) UNIT_relid &&
+				 (int) PROGRESS_subid == (int) UNIT_subid,
 				 "rows of tables differ");
 
 /*
@@ -1174,7 +1217,7 @@ catalog_forget_strangers(void)
 		{"slot_catalog", OF_DATABASE}, {"counter", OF_DATABASE},
 		{"slot_number", OF_SUBSCRIPTION}, {"table_progress", OF_TABLE},
 		{"retry_request", OF_TABLE}, {"resync", OF_TABLE},
-		{"table_size", OF_TABLE}
+		{"table_size", OF_TABLE}, {"unit_history", OF_TABLE}
 	};
 
 	for (int i = 0; i < lengthof(relations); i++)

@@ -86,6 +86,18 @@ typedef struct ResyncRow
 	TimestampTz requested_at;
 } ResyncRow;
 
+/* What is kept of a unit that has been handed over. */
+typedef struct UnitRow
+{
+	const NameData *slot_name;
+	bool		slot_reused;	/* not its first unit */
+	int			ntables;
+	TimestampTz started_at;
+	TimestampTz copied_at;		/* 0: before, by another process */
+	int64		bytes_copied;
+	int64		tuples_copied;
+} UnitRow;
+
 /* Changes of the counters since they were last written. */
 typedef struct PoolCounters
 {
@@ -207,6 +219,14 @@ extern void catalog_remove_resyncs(Oid subid, Oid relid, ResyncStage stage);
  */
 extern void catalog_add_sizes(Oid subid, const Oid *relids,
 							  const int64 *bytes, int n);
+
+/* --- units --- */
+
+/*
+ * Keep what a report shows of this process's unit, which ends now; 'relid' is
+ * its first table, of whose last unit there is one row.
+ */
+extern void catalog_put_unit(Oid subid, Oid relid, const UnitRow *unit);
 
 /* --- counters --- */
 

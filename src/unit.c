@@ -212,6 +212,13 @@ void
 unit_record_handover(Unit *unit)
 {
 	Oid			subid = unit->session->sub->oid;
+	UnitRow		history = {
+		.slot_name = &unit->slot_name,
+		.slot_reused = unit->slot != NULL && unit->slot->units > 0,
+		.ntables = unit->ntables,
+		.started_at = unit->started,
+		.copied_at = unit->copied
+	};
 
 	for (int i = 0; i < unit->ntables; i++)
 	{
@@ -225,7 +232,10 @@ unit_record_handover(Unit *unit)
 		catalog_put_progress(subid, table->relid, &progress);
 		if (table->resync)
 			catalog_remove_resyncs(subid, table->relid, RESYNC_BEGUN);
+		history.bytes_copied += table->bytes_copied;
+		history.tuples_copied += table->tuples_copied;
 	}
+	catalog_put_unit(subid, unit->tables[0].relid, &history);
 	if (unit->slot != NULL)
 	{
 		catalog_slot_tables_done(subid, unit->slot_id, unit->ntables);
@@ -934,6 +944,7 @@ unit_copy_tables(Unit *unit)
 		unit->mark = session_make_position(unit->session);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
+	unit->copied = GetCurrentTimestamp();
 	session_release_lock(unit->session);
 	pool_note_snapshot(0);
 	test_point(POINT_copy_done, unit->tables[0].relname);

@@ -92,6 +92,7 @@ typedef struct Unit
 	bool		refused;		/* the publisher does not let us have a table */
 	bool		too_long;		/* the express way would hold locks too long */
 	TimestampTz started;
+	TimestampTz copied;			/* 0: not yet, or before it was resumed */
 } Unit;
 
 /* Why a snapshot was not used, or that it was. */
