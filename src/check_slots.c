@@ -69,8 +69,7 @@ try_to_reach(const SlotRow *slot)
 
 		MemoryContextSwitchTo(context);
 		edata = CopyErrorData();
-		if (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
-			edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		if (publisher_is_interrupt(edata))
 			PG_RE_THROW();
 		FlushErrorState();
 		message = edata->message;

@@ -160,8 +160,7 @@ drop_at_publisher(List *orphans, const Orphan *one)
 		publisher_disconnect(conn);
 		MemoryContextSwitchTo(context);
 		edata = CopyErrorData();
-		if (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
-			edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		if (publisher_is_interrupt(edata))
 			PG_RE_THROW();
 		FlushErrorState();
 		ereport(WARNING,

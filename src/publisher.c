@@ -102,6 +102,16 @@ result_sqlstate(const PGresult *res)
 	return MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
 }
 
+/* All that the publisher says is thrown in this file, and no interrupt is. */
+bool
+publisher_is_interrupt(const ErrorData *edata)
+{
+	return (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+			edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN) &&
+		(edata->filename == NULL ||
+		 strcmp(edata->filename, "publisher.c") != 0);
+}
+
 pg_noreturn static void
 command_failed(Publisher *pub, PGresult *res)
 {

@@ -67,6 +67,12 @@ extern Publisher *publisher_connect_until(const char *conninfo,
 										  const char *application_name,
 										  TimestampTz deadline);
 
+/*
+ * Is this the end of what this process does, on somebody's request, and not
+ * something that the publisher has said with the same SQLSTATE?
+ */
+extern bool publisher_is_interrupt(const ErrorData *edata);
+
 /* Close it; a null pointer and a broken connection are fine.  No throw. */
 extern void publisher_disconnect(Publisher *pub);
 

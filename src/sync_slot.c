@@ -39,6 +39,9 @@
 /* How long to wait for the end of a slot's creation, in ms. */
 #define CREATION_PATIENCE	1000
 
+/* How long a user's command waits for the publisher, in ms. */
+#define COMMAND_PATIENCE	1000
+
 /* How long to wait for a slot that is active, and how often to ask, in ms. */
 #define ACTIVE_PATIENCE	3000
 #define ACTIVE_PAUSE	20
@@ -688,8 +691,7 @@ try_to_drop_abandoned_slot(const AbandonedSlot *slot)
 		edata = CopyErrorData();
 		interrupted = edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&
 			is_interrupted();
-		if (!interrupted && (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
-							 edata->sqlerrcode == ERRCODE_QUERY_CANCELED))
+		if (!interrupted && publisher_is_interrupt(edata))
 			PG_RE_THROW();
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
@@ -800,9 +802,11 @@ slot_drop_for_command(const Subscription *sub, List *slots)
 		char	   *message = NULL;
 		bool		ours;
 
-		conn = publisher_connect(sub->conninfo, false,
-								 compat_must_use_password(sub),
-								 EXTENSION_NAME);
+		conn = publisher_connect_until(sub->conninfo,
+									   compat_must_use_password(sub),
+									   EXTENSION_NAME,
+									   TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+																   COMMAND_PATIENCE));
 		ours = lease_is_held(sub->oid) ||
 			lease_is_free(conn, sub->slotname, &message);
 		foreach(lc, slots)
@@ -826,8 +830,7 @@ slot_drop_for_command(const Subscription *sub, List *slots)
 		edata = CopyErrorData();
 		publisher_disconnect(conn);
 		conn = NULL;
-		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-			edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+		if (publisher_is_interrupt(edata))
 			PG_RE_THROW();
 		FlushErrorState();
 		elog(DEBUG1, "could not drop replication slots of subscription \"%s\": %s",

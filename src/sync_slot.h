@@ -139,9 +139,9 @@ extern bool slot_drop_abandoned(int *left);
 
 /*
  * Drop these slots (SlotRow *) of a subscription on the publisher, for a
- * command that has had the pool let go of it.  Returns those that are gone,
- * for the caller to forget; what went wrong with the others, the cleaner will
- * find out and record.
+ * command that has had the pool let go of it, within a second.  Returns those
+ * that are gone, for the caller to forget; what went wrong with the others, the
+ * cleaner will find out and record.
  */
 extern List *slot_drop_for_command(const Subscription *sub, List *slots);
 

@@ -267,11 +267,51 @@ sub cannot_be_dropped
 	return;
 }
 
+# Something on the publisher is cancelled there: that does not cancel the
+# DROP SUBSCRIPTION here.
+sub cancelled_there
+{
+	my $view = $pub->safe_psql('postgres',
+		q{SELECT rtrim(pg_get_viewdef('pg_replication_slots'), ';')});
+	my $replace = sub {
+		$pub->safe_psql(
+			'postgres', qq{
+			SET allow_system_table_mods = on;
+			CREATE OR REPLACE VIEW pg_catalog.pg_replication_slots AS $_[0];});
+	};
+
+	batch_size('8MB');
+	publish('cancelled');
+	$pub->safe_psql(
+		'postgres', q{
+		CREATE FUNCTION cancels() RETURNS SETOF int LANGUAGE plpgsql
+			AS 'BEGIN RAISE query_canceled; END'});
+	$catchup->close_gate('cancelled');
+	subscribe($pub, $sub, 's_cancelled', 'p_cancelled');
+	$catchup->wait_at_gates(['cancelled']);
+	my $slot = the_slot();
+	$replace->("SELECT v.* FROM ($view) v, public.cancels()");
+	my ($ret, undef, $err) =
+	  $sub->psql('postgres', 'DROP SUBSCRIPTION s_cancelled');
+	is($ret, 0, 'the subscription is dropped') or diag($err);
+	$catchup->open_gate('cancelled');
+	wait_until(
+		qq{
+		SELECT state = 'orphaned' AND last_error ~ 'query_canceled'
+		FROM reuse_sync.slots WHERE slot_name = '$slot'});
+	$replace->($view);
+	is(the_slot(), $slot, 'its slot was not dropped, and was shown');
+	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	is(the_slot(), '', 'it is dropped once it can be');
+	return;
+}
+
 subtest 'slot dropped during an express copy' => sub { while_copied('i') };
 subtest 'slot dropped during a staged copy'   => sub { while_copied('d') };
 subtest 'slot of a half-done table dropped'   => sub { half_done('dropped') };
 subtest 'slot dropped before its worker ends' => \&gone_already;
 subtest 'slot that cannot be dropped'         => \&cannot_be_dropped;
+subtest 'dropping is cancelled on the publisher' => \&cancelled_there;
 subtest 'slot of a half-done table invalidated' =>
   sub { half_done('invalidated') };
 
