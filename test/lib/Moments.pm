@@ -36,7 +36,8 @@
 #                counts and what it printed on standard error
 #   on           'pub' if the SQL is for the publisher
 #   db           the database to give it in, if it is another
-#   prepare      SQL for the publisher, or a function, before the command
+#   prepare      SQL for the publisher, or a function that is told if the command
+#                is to be rolled back, before the command
 #   undo         SQL for the subscriber, or a function, when all is let go: so
 #                that the subscription can become ready
 #   finally      SQL for the subscriber, when it is
@@ -404,7 +405,7 @@ sub perform
 
 	if (ref $prepare)
 	{
-		$prepare->();
+		$prepare->($way eq 'block');
 	}
 	elsif (defined $prepare && $moment ne 'unreachable')
 	{

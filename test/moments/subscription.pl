@@ -33,11 +33,31 @@ try_command(
 	talks => 1,
 	gone  => 1);
 
+# Where the command is rolled back, the server has lost the position of the
+# subscription's origin all the same (also without the extension): what the
+# publisher does not know to be applied is applied once more, and is in the way
+# of itself.  So there is to be nothing of that kind.
+sub confirm_all
+{
+	my ($rolled_back) = @_;
+
+	return if !$rolled_back;
+	stop_writer();
+	$pub->safe_psql('postgres', 'SELECT txid_current()');
+	my $lsn = $pub->safe_psql('postgres', 'SELECT pg_current_wal_lsn()');
+	wait_until(
+		'the confirmation of what is applied', qq{
+		SELECT confirmed_flush_lsn >= '$lsn' FROM pg_replication_slots
+		WHERE slot_name = 's'}, $pub);
+	return;
+}
+
 # It asks the publisher for the slots of half-done tables, if that answers.
 try_command(
 	name     => 'drop_without_slot',
 	sql      => $drop_without_slot,
 	in_block => 1,
+	prepare  => \&confirm_all,
 	gone     => 1,
 	skip     => qr/silent/,
 	undo     => \&drop_main_slot);
