@@ -1,11 +1,11 @@
 # Loaded by perl before each of the server's own tests, see test/server-suite:
-# gives every node the extension, in every database that is made from template1
-# or is there from the beginning, and notes what the extension has counted
-# before a node is stopped.
+# gives every node the extension if the library is loaded by what TEMP_CONFIG
+# names, in every database that is made from template1 or is there from the
+# beginning; and notes, before a node is stopped, what the extension has counted
+# and how many tables have been subscribed to and are not synchronized.
 #
-# The library is loaded by what TEMP_CONFIG names.  SUITE_COUNTERS is the file
-# to append to: a line with test, node, database and tables for each database
-# and stop.
+# SUITE_COUNTERS is the file to append to: a line with test, node, database,
+# tables and unfinished tables for each database and stop.
 
 package ReuseSync::Suite;
 
@@ -20,6 +20,12 @@ my $has_extension = q{
 my $databases = q{
 	SELECT datname FROM pg_database
 	WHERE datallowconn AND datname <> 'template1' ORDER BY 1};
+
+my $unfinished = q{
+	SELECT count(*) FROM pg_subscription_rel r
+	JOIN pg_subscription s ON s.oid = r.srsubid
+	JOIN pg_database d ON d.oid = s.subdbid
+	WHERE datname = current_database() AND srsubstate NOT IN ('s', 'r')};
 
 # Run SQL; undef if the server does not answer.
 sub ask
@@ -38,6 +44,7 @@ sub create_extension
 {
 	my ($node) = @_;
 
+	return if !$ENV{TEMP_CONFIG};
 	return if ask($node, 'postgres', 'SELECT pg_is_in_recovery()') ne 'f';
 	foreach my $db ('template1', 'postgres')
 	{
@@ -63,8 +70,9 @@ sub note_counters
 			$tables =
 			  ask($node, $db, 'SELECT tables_synced FROM reuse_sync.stats');
 		}
-		printf $out "%s\t%s\t%s\t%s\n", basename($0, '.pl'), $node->name,
-		  $db, $tables // '-';
+		printf $out "%s\t%s\t%s\t%s\t%s\n", basename($0, '.pl'),
+		  $node->name, $db, $tables // '-',
+		  ask($node, $db, $unfinished) // 0;
 	}
 	close $out or die "$ENV{SUITE_COUNTERS}: $!";
 	return;
