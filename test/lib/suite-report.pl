@@ -10,8 +10,9 @@
 # The tables are counted three times: those whose synchronization the server
 # finished by itself without the extension, those that the extension has said
 # in the log that it has, and those it has counted in reuse_sync.stats.  Some
-# tests end while tables are still being synchronized, which are finished or not
-# as it happens: as many as were unfinished then, one way may have more.
+# tests end, or drop a subscription, while tables are still being synchronized,
+# which are finished or not as it happens: as many as were unfinished then, one
+# way may have more.
 
 use strict;
 use warnings;
@@ -76,6 +77,11 @@ sub read_counters
 	{
 		chomp $line;
 		my ($test, $node, $db, @counts) = split /\t/, $line;
+		if ($counts[0] eq 'dropped')
+		{
+			$unfinished{$run}{$test} += $counts[1];
+			next;
+		}
 		if ($counts[0] eq '-' && $run eq 'with')
 		{
 			push @problems,

@@ -36,12 +36,15 @@ try_command(
 # Where the command is rolled back, the server has lost the position of the
 # subscription's origin all the same (also without the extension): what the
 # publisher does not know to be applied is applied once more, and is in the way
-# of itself.  So there is to be nothing of that kind.
+# of itself.  So there is to be nothing of that kind, where it applies anything.
 sub confirm_all
 {
 	my ($rolled_back) = @_;
 
-	return if !$rolled_back;
+	return if !$rolled_back || $sub->safe_psql(
+		'postgres', q{
+		SELECT count(*) = 0 FROM pg_subscription_rel
+		WHERE srsubstate IN ('s', 'r')}) eq 't';
 	stop_writer();
 	$pub->safe_psql('postgres', 'SELECT txid_current()');
 	my $lsn = $pub->safe_psql('postgres', 'SELECT pg_current_wal_lsn()');

@@ -2,10 +2,12 @@
 # gives every node the extension if the library is loaded by what TEMP_CONFIG
 # names, in every database that is made from template1 or is there from the
 # beginning; and notes, before a node is stopped, what the extension has counted
-# and how many tables have been subscribed to and are not synchronized.
+# and how many tables have been subscribed to and are not synchronized; the
+# latter also before a subscription is dropped.
 #
 # SUITE_COUNTERS is the file to append to: a line with test, node, database,
-# tables and unfinished tables for each database and stop.
+# tables and unfinished tables for each database and stop; for each command that
+# drops a subscription, with "dropped" instead of a number of tables.
 
 package ReuseSync::Suite;
 
@@ -27,12 +29,14 @@ my $unfinished = q{
 	JOIN pg_database d ON d.oid = s.subdbid
 	WHERE datname = current_database() AND srsubstate NOT IN ('s', 'r')};
 
+my $psql = \&PostgreSQL::Test::Cluster::psql;
+
 # Run SQL; undef if the server does not answer.
 sub ask
 {
 	my ($node, $db, $sql) = @_;
 	my ($stdout, $stderr);
-	my $rc = $node->psql(
+	my $rc = $node->$psql(
 		$db, $sql,
 		stdout => \$stdout,
 		stderr => \$stderr);
@@ -53,14 +57,24 @@ sub create_extension
 	return;
 }
 
+sub note
+{
+	my ($node, $db, $tables) = @_;
+
+	open my $out, '>>', $ENV{SUITE_COUNTERS}
+	  or die "$ENV{SUITE_COUNTERS}: $!";
+	printf $out "%s\t%s\t%s\t%s\t%s\n", basename($0, '.pl'), $node->name, $db,
+	  $tables, ask($node, $db, $unfinished) // 0;
+	close $out or die "$ENV{SUITE_COUNTERS}: $!";
+	return;
+}
+
 sub note_counters
 {
 	my ($node) = @_;
 	my $all = ask($node, 'postgres', $databases);
 
 	return unless defined $all;
-	open my $out, '>>', $ENV{SUITE_COUNTERS}
-	  or die "$ENV{SUITE_COUNTERS}: $!";
 	foreach my $db (split /\n/, $all)
 	{
 		my $tables = '-';
@@ -70,11 +84,8 @@ sub note_counters
 			$tables =
 			  ask($node, $db, 'SELECT tables_synced FROM reuse_sync.stats');
 		}
-		printf $out "%s\t%s\t%s\t%s\t%s\n", basename($0, '.pl'),
-		  $node->name, $db, $tables // '-',
-		  ask($node, $db, $unfinished) // 0;
+		note($node, $db, $tables // '-');
 	}
-	close $out or die "$ENV{SUITE_COUNTERS}: $!";
 	return;
 }
 
@@ -90,6 +101,14 @@ sub note_counters
 
 		create_extension($node) if $started;
 		return $started;
+	};
+
+	# Also what safe_psql comes through.
+	*PostgreSQL::Test::Cluster::psql = sub {
+		my ($node, $db, $sql, @args) = @_;
+
+		note($node, $db, 'dropped') if $sql =~ /\bDROP\s+SUBSCRIPTION\b/i;
+		return $node->$psql($db, $sql, @args);
 	};
 
 	# Also what teardown_node, at the end of a test, comes through.
