@@ -636,6 +636,45 @@ catalog_forget_slots(Oid subid)
 	return slots;
 }
 
+static List *
+lost_slots(void)
+{
+	List	   *lost = NIL;
+	ListCell   *lc;
+
+	foreach(lc, catalog_slots(InvalidOid))
+	{
+		SlotRow    *slot = lfirst(lc);
+
+		if (slot->conninfo == NULL &&
+			!SearchSysCacheExists1(SUBSCRIPTIONOID,
+								   ObjectIdGetDatum(slot->subid)))
+			lost = lappend(lost, slot);
+	}
+	return lost;
+}
+
+List *
+catalog_forget_lost_slots(void)
+{
+	List	   *lost = lost_slots();
+	ListCell   *lc;
+
+	if (lost == NIL)
+		return NIL;
+
+	/* Somebody else may be at it. */
+	LockRelationOid(catalog_relid("slot_catalog"), ShareUpdateExclusiveLock);
+	lost = lost_slots();
+	foreach(lc, lost)
+	{
+		SlotRow    *slot = lfirst(lc);
+
+		catalog_remove_slot(slot->subid, slot->slot_id);
+	}
+	return lost;
+}
+
 /* --- tables --- */
 
 static HeapTuple

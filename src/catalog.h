@@ -174,6 +174,13 @@ extern void catalog_keep_conninfo(Oid subid, const char *conninfo,
 /* Remove the rows of all slots of a subscription; returns them. */
 extern List *catalog_forget_slots(Oid subid);
 
+/*
+ * The same for slots whose subscription is gone, and with it the way to their
+ * publisher.  If there are any, takes SHARE UPDATE EXCLUSIVE on slot_catalog
+ * until the end of the transaction.
+ */
+extern List *catalog_forget_lost_slots(void);
+
 /* --- tables --- */
 extern bool catalog_get_progress(Oid subid, Oid relid,
 								 TableProgress *progress);

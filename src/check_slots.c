@@ -91,7 +91,7 @@ check_abandoned_slot(const SlotRow *slot, List **conninfos, List **messages)
 	{
 		check_add(CHECK_ERROR, object,
 				  "its subscription is gone, and where its publisher is is not known",
-				  psprintf("Drop it on the publisher if it is there, with SELECT pg_drop_replication_slot('%s').",
+				  psprintf("Drop it on the publisher if it is there, with SELECT pg_drop_replication_slot('%s'), and have it forgotten here with SELECT reuse_sync.drop_orphaned_slots().",
 						   NameStr(slot->slot_name)));
 		return;
 	}

@@ -27,6 +27,7 @@
 #include "catalog.h"
 #include "compat.h"
 #include "functions.h"
+#include "orphans.h"
 #include "pool.h"
 #include "rights.h"
 #include "settings.h"
@@ -343,7 +344,8 @@ drain_timed_out(int slots, int busy, int resyncs)
  *
  * From now on no unit begins in this database (until the extension is dropped,
  * wakeup() is called, or the server restarts).  Returns when what was half
- * done has been finished or set back and every slot is gone.  Throws
+ * done has been finished or set back and every slot is gone; one that nobody
+ * knows how to reach is forgotten, with a warning.  Throws
  * ERRCODE_QUERY_CANCELED at the timeout (null: none); only superusers.
  */
 Datum
@@ -356,6 +358,7 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 				errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				errmsg("must be superuser to drain a database"));
 	functions_require_pool();
+	orphans_forget_lost();
 	if (!PG_ARGISNULL(0))
 		deadline = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
 														   TimestampTzGetDatum(GetCurrentTimestamp()),

@@ -8,6 +8,11 @@
  * row of a slot that is gone is left to the pool, which finds that out: only
  * one process at a time may change it, and our transaction may be a long one.
  *
+ * Where the publisher of a slot is is lost if its subscription goes while the
+ * library is not there to keep that: when it is switched off, and in
+ * pg_upgrade, which gives the subscription another oid.  Nobody touches such a
+ * row until somebody asks for it to be forgotten.
+ *
  * Copyright (c) 2026, reuse_sync contributors
  *
  * IDENTIFICATION
@@ -30,6 +35,7 @@
 #include "compat.h"
 #include "hooks.h"
 #include "lease.h"
+#include "orphans.h"
 #include "pool.h"
 #include "publisher.h"
 #include "rights.h"
@@ -234,13 +240,31 @@ have_pool_forget(List *orphans)
 	pool_end_wait();
 }
 
+void
+orphans_forget_lost(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, catalog_forget_lost_slots())
+	{
+		const char *name = NameStr(((SlotRow *) lfirst(lc))->slot_name);
+
+		replorigin_drop_by_name(name, true, false);
+		ereport(WARNING,
+				errmsg("replication slot \"%s\" may remain on a publisher",
+					   name),
+				errdetail("Its subscription is gone, and where its publisher is is not known."),
+				errhint("If it is there, drop it with pg_drop_replication_slot()."));
+	}
+}
+
 /*
  * drop_orphaned_slots(subname name) returns bigint
  *
  * Drops the slots of a subscription (null: of all the user owns; for a
  * superuser also of those that are gone) that nobody holds or needs, as far as
  * their publishers let us; what does not work is a warning.  Returns how many
- * are gone.
+ * are gone.  For a superuser, forgets those whose publisher nobody knows.
  */
 Datum
 reuse_sync_drop_orphaned_slots(PG_FUNCTION_ARGS)
@@ -254,6 +278,8 @@ reuse_sync_drop_orphaned_slots(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(0))
 		subid = rights_to_subscription(NameStr(*PG_GETARG_NAME(0)), true);
 	(void) catalog_exists(ERROR);
+	if (!OidIsValid(subid) && superuser())
+		orphans_forget_lost();
 	orphans = find_orphans(subid);
 	if (orphans == NIL)
 		PG_RETURN_INT64(0);

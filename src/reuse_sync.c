@@ -58,7 +58,7 @@ _PG_init(void)
 
 	settings_define();
 
-	/* A server being upgraded starts nothing by itself, nor do we. */
+	/* Nothing is to be synchronized in a server that is being upgraded. */
 	if (IsBinaryUpgrade)
 		return;
 	hooks_install();
