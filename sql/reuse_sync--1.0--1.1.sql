@@ -442,3 +442,13 @@ COMMENT ON FUNCTION reuse_sync.check() IS
     'one row per thing that is wrong or likely to go wrong here or on the publishers';
 REVOKE ALL ON FUNCTION reuse_sync.check() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION reuse_sync.check() TO pg_monitor;
+
+-- Who is not of pg_monitor may have one of a subscription of his own, and
+-- that is checked by the function.
+CREATE FUNCTION reuse_sync.report(subname name)
+RETURNS text
+AS 'MODULE_PATHNAME', 'reuse_sync_report'
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION reuse_sync.report(name) IS
+    'one page of HTML about the subscription: its progress, last run, tables, slots, failures and problems';

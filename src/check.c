@@ -6,7 +6,8 @@
  * This server comes first, then each subscription of the database with its
  * publisher.  A publisher that cannot be reached, or does not answer, is a
  * finding like any other.  Whoever calls waits for it no longer than
- * PUBLISHER_PATIENCE, and can cancel meanwhile.
+ * PUBLISHER_PATIENCE, and can cancel meanwhile.  A report (report.c) asks for
+ * the same of one subscription.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -45,13 +46,6 @@ PG_FUNCTION_INFO_V1(reuse_sync_check);
 
 #define CHECK_COLS	4
 
-/* A row of the result. */
-typedef struct Finding
-{
-	char	   *object;
-	char	   *problem;
-} Finding;
-
 /* A publisher that could not be reached, so that it is not tried again. */
 typedef struct DeadEnd
 {
@@ -61,30 +55,23 @@ typedef struct DeadEnd
 
 static struct
 {
-	ReturnSetInfo *rsinfo;
 	MemoryContext context;
 	List	   *findings;
 	List	   *dead_ends;
+	CheckPublisher *publisher;	/* null: nobody wants to know */
 }			result;
 
 void
 check_add(CheckSeverity severity, const char *object, const char *problem,
 		  const char *hint)
 {
-	static const char *const names[] = {
-		[CHECK_ERROR] = "error",
-		[CHECK_WARNING] = "warning",
-		[CHECK_NOTICE] = "notice",
-	};
 	MemoryContext caller = MemoryContextSwitchTo(result.context);
-	Finding    *finding = palloc(sizeof(Finding));
-	Datum		values[CHECK_COLS];
-	bool		nulls[CHECK_COLS] = {0};
+	CheckFinding *finding = palloc(sizeof(CheckFinding));
 	ListCell   *lc;
 
 	foreach(lc, result.findings)
 	{
-		Finding    *other = lfirst(lc);
+		CheckFinding *other = lfirst(lc);
 
 		if (strcmp(other->object, object) == 0 &&
 			strcmp(other->problem, problem) == 0)
@@ -93,17 +80,50 @@ check_add(CheckSeverity severity, const char *object, const char *problem,
 			return;
 		}
 	}
+	finding->severity = severity;
 	finding->object = pstrdup(object);
 	finding->problem = pstrdup(problem);
+	finding->hint = hint ? pstrdup(hint) : NULL;
 	result.findings = lappend(result.findings, finding);
-	values[0] = CStringGetTextDatum(names[severity]);
-	values[1] = CStringGetTextDatum(object);
-	values[2] = CStringGetTextDatum(problem);
-	nulls[3] = (hint == NULL);
-	values[3] = hint ? CStringGetTextDatum(hint) : (Datum) 0;
-	tuplestore_putvalues(result.rsinfo->setResult, result.rsinfo->setDesc,
-						 values, nulls);
 	MemoryContextSwitchTo(caller);
+}
+
+const char *
+check_severity_name(CheckSeverity severity)
+{
+	switch (severity)
+	{
+		case CHECK_ERROR:
+			return "error";
+		case CHECK_WARNING:
+			return "warning";
+		case CHECK_NOTICE:
+			break;
+	}
+	return "notice";
+}
+
+static void
+return_findings(ReturnSetInfo *rsinfo)
+{
+	ListCell   *lc;
+
+	foreach(lc, result.findings)
+	{
+		CheckFinding *finding = lfirst(lc);
+		Datum		values[CHECK_COLS];
+		bool		nulls[CHECK_COLS] = {0};
+
+		values[0] =
+			CStringGetTextDatum(check_severity_name(finding->severity));
+		values[1] = CStringGetTextDatum(finding->object);
+		values[2] = CStringGetTextDatum(finding->problem);
+		nulls[3] = (finding->hint == NULL);
+		values[3] = finding->hint ? CStringGetTextDatum(finding->hint) :
+			(Datum) 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
 }
 
 int
@@ -234,6 +254,39 @@ ask_publisher(const Subscription *sub, Publisher *conn)
 	publisher_command(conn, "COMMIT");
 }
 
+/* What a report says of the publisher beside what is wrong there. */
+static void
+note_publisher(const Subscription *sub, Publisher *conn)
+{
+	CheckPublisher *publisher = result.publisher;
+	PublisherResult *res;
+	const char *value;
+
+	publisher->version = publisher_version(conn);
+	if (publisher->version < OLDEST_PUBLISHER)
+		return;
+	res = publisher_query(conn,
+						  psprintf("SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()),"
+								   " pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery()"
+								   " THEN pg_catalog.pg_last_wal_replay_lsn()"
+								   " ELSE pg_catalog.pg_current_wal_lsn() END, s.restart_lsn),"
+								   " s.catalog_xmin"
+								   " FROM (VALUES (%s)) v(slot_name)"
+								   " LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = v.slot_name",
+								   publisher_literal(conn, sub->slotname ?
+													 sub->slotname : "")));
+	if (res->nrows != 1)
+		return;
+	publisher->next_xid = strtoull(publisher_value(res, 0, 0), NULL, 10);
+	if ((value = publisher_value(res, 0, 1)) != NULL)
+	{
+		publisher->has_slot = true;
+		publisher->slot_bytes = strtoll(value, NULL, 10);
+	}
+	if ((value = publisher_value(res, 0, 2)) != NULL)
+		publisher->slot_xmin = (uint32) strtoul(value, NULL, 10);
+}
+
 static void
 report_unreachable(const Subscription *sub, const char *message)
 {
@@ -279,6 +332,8 @@ check_way_to_publisher(const Subscription *sub)
 							   OLDEST_PUBLISHER / 10000));
 		else
 			ask_publisher(sub, conn);
+		if (result.publisher != NULL)
+			note_publisher(sub, conn);
 	}
 	PG_CATCH();
 	{
@@ -305,6 +360,37 @@ check_way_to_publisher(const Subscription *sub)
 	publisher_disconnect(conn);
 }
 
+/* The parts of one subscription and of its publisher. */
+static void
+check_all_of(const Subscription *sub)
+{
+	CHECK_FOR_INTERRUPTS();
+	check_subscription(sub);
+	if (sub->enabled)
+		check_problems(sub);
+	check_local_tables(sub);
+	check_way_to_publisher(sub);
+}
+
+static void
+begin_check(CheckPublisher *publisher)
+{
+	memset(&result, 0, sizeof(result));
+	result.context = CurrentMemoryContext;
+	result.publisher = publisher;
+	(void) catalog_exists(ERROR);
+}
+
+/* On a standby there is nothing else to be said. */
+static bool
+is_in_recovery(void)
+{
+	if (RecoveryInProgress())
+		check_add(CHECK_NOTICE, "this server",
+				  "it is in recovery, so that nothing is synchronized", NULL);
+	return RecoveryInProgress();
+}
+
 /*
  * check() returns table (severity, object, problem, hint)
  *
@@ -319,35 +405,36 @@ reuse_sync_check(PG_FUNCTION_ARGS)
 	List	   *subs;
 
 	InitMaterializedSRF(fcinfo, 0);
-	memset(&result, 0, sizeof(result));
-	result.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	result.context = CurrentMemoryContext;
-	(void) catalog_exists(ERROR);
-
-	if (RecoveryInProgress())
+	begin_check(NULL);
+	if (!is_in_recovery())
 	{
-		check_add(CHECK_NOTICE, "this server",
-				  "it is in recovery, so that nothing is synchronized", NULL);
-		PG_RETURN_VOID();
+		SPI_connect();
+		subs = subscriptions();
+		check_begin_capacity();
+		check_server();
+		check_slot_catalog();
+		foreach(lc, subs)
+			check_all_of(lfirst(lc));
+		check_capacity();
+		SPI_finish();
 	}
-
-	SPI_connect();
-	subs = subscriptions();
-	check_begin_capacity();
-	check_server();
-	check_slot_catalog();
-	foreach(lc, subs)
-	{
-		Subscription *sub = lfirst(lc);
-
-		CHECK_FOR_INTERRUPTS();
-		check_subscription(sub);
-		if (sub->enabled)
-			check_problems(sub);
-		check_local_tables(sub);
-		check_way_to_publisher(sub);
-	}
-	check_capacity();
-	SPI_finish();
+	return_findings((ReturnSetInfo *) fcinfo->resultinfo);
 	PG_RETURN_VOID();
+}
+
+List *
+check_one_subscription(const Subscription *sub, CheckPublisher *publisher)
+{
+	memset(publisher, 0, sizeof(CheckPublisher));
+	begin_check(publisher);
+	if (!is_in_recovery())
+	{
+		SPI_connect();
+		check_begin_capacity();
+		check_server();
+		check_all_of(sub);
+		check_capacity();
+		SPI_finish();
+	}
+	return result.findings;
 }

@@ -28,6 +28,34 @@ typedef enum CheckSeverity
 	CHECK_NOTICE				/* worth knowing */
 } CheckSeverity;
 
+typedef struct CheckFinding
+{
+	CheckSeverity severity;
+	char	   *object;
+	char	   *problem;
+	char	   *hint;			/* null: none */
+} CheckFinding;
+
+/* What was seen of a publisher; all zero if it could not be reached. */
+typedef struct CheckPublisher
+{
+	int			version;		/* as PG_VERSION_NUM */
+	uint64		next_xid;		/* 0: not known */
+	bool		has_slot;		/* the subscription's own */
+	int64		slot_bytes;		/* of WAL it holds */
+	uint32		slot_xmin;		/* its catalog_xmin, 0: none */
+} CheckPublisher;
+
+/*
+ * All there is to find of this server, of one subscription and its publisher
+ * (CheckFinding *), but not of tables that have failed, nor of slots in our
+ * catalog.  In the caller's memory context and with the caller's rights.
+ */
+extern List *check_one_subscription(const Subscription *sub,
+									CheckPublisher *publisher);
+
+extern const char *check_severity_name(CheckSeverity severity);
+
 /*
  * Add a finding, unless the same has been added before.  'hint' is what to do
  * about it, or null.  The strings are copied.

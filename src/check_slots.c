@@ -27,6 +27,7 @@
 #include "catalog.h"
 #include "check.h"
 #include "compat.h"
+#include "failure.h"
 #include "pool.h"
 #include "settings.h"
 #include "sync_slot.h"
@@ -166,12 +167,7 @@ check_failed_tables(void)
 
 		if (error == NULL)
 			continue;
-		hint = strstr(error, "\nHINT:  ");
-		if (hint != NULL)
-		{
-			*hint = '\0';
-			hint += strlen("\nHINT:  ");
-		}
+		hint = failure_split_hint(error);
 		check_add(CHECK_ERROR,
 				  check_table_name(check_value(i, 0), check_value(i, 1)),
 				  psprintf("its synchronization for subscription \"%s\" has failed: %s",

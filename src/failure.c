@@ -32,6 +32,20 @@
 #include "settings.h"
 #include "target.h"
 
+/* Between the message and the hint of an error that is kept. */
+#define HINT_MARK	"\nHINT:  "
+
+char *
+failure_split_hint(char *error)
+{
+	char	   *hint = strstr(error, HINT_MARK);
+
+	if (hint == NULL)
+		return NULL;
+	*hint = '\0';
+	return hint + strlen(HINT_MARK);
+}
+
 TimestampTz
 failure_retry_time(int attempts)
 {
@@ -221,7 +235,7 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 	progress.attempts++;
 	progress.next_retry = failure_retry_time(progress.attempts);
 	progress.last_error = hint == NULL ? edata->message :
-		psprintf("%s\nHINT:  %s", edata->message, hint);
+		psprintf("%s%s%s", edata->message, HINT_MARK, hint);
 	progress.last_error_time = GetCurrentTimestamp();
 	catalog_put_progress(subid, relid, &progress);
 	Counters.errors++;

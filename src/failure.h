@@ -30,6 +30,11 @@ extern void failure_record(Session *session, Oid relid,
 						   const ErrorData *edata);
 
 /*
+ * Cut the hint off an error that is kept; returns it, or null if it has none.
+ */
+extern char *failure_split_hint(char *error);
+
+/*
  * Count an error that is no table's, and disable the subscription if it asks
  * for that.  Starts a transaction of its own.
  */

@@ -443,6 +443,26 @@ publisher_connect_until(const char *conninfo, bool must_use_password,
 					  deadline);
 }
 
+char *
+publisher_address(const char *conninfo)
+{
+	PQconninfoOption *options = PQconninfoParse(conninfo, NULL);
+	static const char *const shown[] = {
+		"service", "host", "hostaddr", "port", "dbname"
+	};
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (int i = 0; options != NULL && i < lengthof(shown); i++)
+		for (PQconninfoOption *option = options; option->keyword; option++)
+			if (strcmp(option->keyword, shown[i]) == 0 &&
+				option->val != NULL && option->val[0] != '\0')
+				appendStringInfo(&buf, "%s%s=%s", buf.len > 0 ? " " : "",
+								 option->keyword, option->val);
+	PQconninfoFree(options);
+	return buf.data;
+}
+
 void
 publisher_disconnect(Publisher *pub)
 {

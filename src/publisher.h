@@ -73,6 +73,12 @@ extern Publisher *publisher_connect_until(const char *conninfo,
  */
 extern bool publisher_is_interrupt(const ErrorData *edata);
 
+/*
+ * Where a connection string leads to, for people to read: host, port and
+ * database as it has them, and nothing else.
+ */
+extern char *publisher_address(const char *conninfo);
+
 /* Close it; a null pointer and a broken connection are fine.  No throw. */
 extern void publisher_disconnect(Publisher *pub);
 
