@@ -68,8 +68,8 @@ typedef struct WorkerGroup
 	bool		known;			/* has been looked at, or will be */
 	bool		seen;			/* in the last list of subscriptions */
 	TimestampTz due;			/* look then; 0: when hinted */
-	TimestampTz replace;		/* one has died: look then, whatever others
-								 * report; 0: none has */
+	TimestampTz replace;		/* one has left or died: look then, whatever
+								 * others report; 0: none has */
 	int			pending;		/* tables more workers could take now */
 } WorkerGroup;
 
@@ -345,7 +345,7 @@ take_reports(void)
 		}
 		/* It was asked to leave, or died: what it had to do is still there. */
 		if (copy.finished && (copy.hinted || copy.leave))
-			make_due(group);
+			group->replace = GetCurrentTimestamp();
 		else if ((copy.finished && !copy.done) || never_came_up)
 		{
 			group->replace =
