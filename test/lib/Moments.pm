@@ -398,6 +398,14 @@ sub let_go
 
 # --- the command ---
 
+# Does it fail because the publisher is away?
+sub is_refused
+{
+	my ($command) = @_;
+
+	return $command->{talks} && $moment eq 'unreachable';
+}
+
 sub perform
 {
 	my ($command, $way) = @_;
@@ -420,7 +428,7 @@ sub perform
 	  @{$command}{qw(fails may_fail)};
 	$fails = $may_fail if $may_fail && $err ne '';
 	$fails = qr/could not connect to (?:the )?publisher/
-	  if $command->{talks} && $moment eq 'unreachable';
+	  if is_refused($command);
 	$fails
 	  ? like($err, $fails, 'fails as it has to')
 	  : is($err, '', 'succeeds');
@@ -547,7 +555,7 @@ sub finish
 
 	start_if_down();
 	let_go();
-	if ($plain && defined $undo)
+	if ($plain && defined $undo && !is_refused($command))
 	{
 		ref $undo ? $undo->() : $sub->safe_psql($sub_db, $undo);
 	}

@@ -20,13 +20,15 @@ sub recreate
 	return;
 }
 
+# Who synchronizes is in the way of that as well.
 sub rename_back
 {
-	my $end = time + 30;
-
-	$sub->psql('postgres', 'ALTER DATABASE e RENAME TO d')
-	  until time > $end || $sub->safe_psql('postgres',
-		q{SELECT count(*) FROM pg_database WHERE datname = 'd'});
+	return
+	  if !$sub->safe_psql('postgres',
+		q{SELECT count(*) FROM pg_database WHERE datname = 'e'});
+	$sub->safe_psql('e',        'ALTER SUBSCRIPTION s DISABLE');
+	$sub->safe_psql('postgres', 'ALTER DATABASE e RENAME TO d');
+	$sub->safe_psql('d',        'ALTER SUBSCRIPTION s ENABLE');
 	return;
 }
 
