@@ -5,6 +5,7 @@
 #   make installcheck    test a running   make lint   compilers and static checkers
 #                        installation     make bench  measure it, see test/bench
 #   make dist            archive of the release
+#   make package         the same, and Debian packages, tested
 #
 # PG_CONFIG=path chooses the server.  The scripts behind test, demo, bench and
 # lint need nothing but make itself: they install what is missing, work on a
@@ -110,7 +111,7 @@ script_env += CC='$(CC)'
 endif
 
 # No shell stays between make and the script: a signal to make reaches it.
-.PHONY: test demo bench lint dist
+.PHONY: test demo bench lint dist package
 test:
 	@exec env $(script_env) $(reuse_sync_dir)test/run
 demo:
@@ -119,6 +120,9 @@ bench:
 	@exec env $(script_env) $(reuse_sync_dir)test/bench
 lint:
 	@exec env $(script_env) $(reuse_sync_dir)test/lint
+
+package:
+	@exec env $(script_env) $(reuse_sync_dir)test/package
 
 dist_version = $(shell sed -n 's/^   "version": "\(.*\)",$$/\1/p' META.json)
 dist:
