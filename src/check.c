@@ -33,6 +33,7 @@
 #include "catalog.h"
 #include "check.h"
 #include "compat.h"
+#include "failure.h"
 #include "pool.h"
 #include "settings.h"
 
@@ -196,11 +197,15 @@ check_problems(const Subscription *sub)
 
 	for (int i = 0; pool_exists() && pool_get_problem(i, &problem); i++)
 	{
-		if (problem.subid == sub->oid && !problem.over)
-			check_add(CHECK_ERROR, check_subscription_name(sub),
-					  psprintf("its synchronization waits: %s",
-							   problem.message),
-					  "The pool tries again by itself; see the server's log.");
+		char	   *hint;
+
+		if (problem.subid != sub->oid || problem.over)
+			continue;
+		hint = failure_split_hint(problem.message);
+		check_add(CHECK_ERROR, check_subscription_name(sub),
+				  psprintf("its synchronization waits: %s", problem.message),
+				  psprintf("%s The pool tries again by itself.",
+						   hint ? hint : "See the server's log."));
 	}
 }
 

@@ -212,7 +212,8 @@ check_publisher(const Subscription *sub, Publisher *conn)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
 				errmsg("unexpected answer about settings from the publisher"));
-	if (publisher_identity(conn)->in_recovery)
+	if (publisher_identity(conn)->in_recovery &&
+		publisher_version(conn) < 160000)
 		check_add(CHECK_ERROR, object,
 				  "it is a standby, from which the pool does not copy",
 				  "Subscribe to the primary server.");

@@ -153,8 +153,21 @@ explain(Session *session, Oid relid, const ErrorData *edata)
 			if (edata->hint == NULL)
 				return pstrdup("The table has a constraint that the publisher's rows do not meet: drop it here, or mend the rows there.");
 			break;
+		case ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE:
+			/* The server's, about the definition of the table. */
+			if (edata->hint == NULL)
+				return pstrdup("See reuse_sync.check(), which also compares the table with the publisher's.");
+			break;
 	}
 	return edata->hint;
+}
+
+/* The message, with what to do about it. */
+static char *
+with_hint(const char *message, const char *hint)
+{
+	return psprintf("%s%s%s", message, hint ? HINT_MARK : "",
+					hint ? hint : "");
 }
 
 /* Where nothing waits no lock is taken that others would have to wait for. */
@@ -234,8 +247,7 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 	progress.started_at = MyPoolWorker->unit_start;
 	progress.attempts++;
 	progress.next_retry = failure_retry_time(progress.attempts);
-	progress.last_error = hint == NULL ? edata->message :
-		psprintf("%s%s%s", edata->message, HINT_MARK, hint);
+	progress.last_error = with_hint(edata->message, hint);
 	progress.last_error_time = GetCurrentTimestamp();
 	catalog_put_progress(subid, relid, &progress);
 	Counters.errors++;
@@ -271,7 +283,9 @@ void
 failure_report_shortage(Session *session, const ErrorData *edata)
 {
 	bool		report = pool_note_problem(session->sub->oid,
-										   edata->sqlerrcode, edata->message);
+										   edata->sqlerrcode,
+										   with_hint(edata->message,
+													 edata->hint));
 
 	ereport(report ? LOG : DEBUG1,
 			errcode(edata->sqlerrcode),

@@ -841,7 +841,8 @@ check_not_shared(Unit *unit, UnitTable *table)
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("cannot remove the rows of table \"%s.%s\" because another subscription writes to it as well",
-					   table->nspname, table->relname));
+					   table->nspname, table->relname),
+				errhint("Remove the rows of this one by hand, and call reuse_sync.resync_table() with truncate => false."));
 }
 
 void

@@ -141,13 +141,14 @@ sub parse_page
 	return @steps;
 }
 
-# What can vary, and does not matter, is the same: spaces and rules.
+# What can vary, and does not matter, is the same: spaces, rules, and the sign
+# that a value goes on in the next line.
 sub lines_of
 {
 	my ($text) = @_;
 
 	return grep { $_ ne '' && !/^[-+ ]+$/ }
-	  map { s/\s+/ /gr =~ s/^ | $//gr } split /\n/, $text;
+	  map { s/\s+/ /gr =~ s/ ?\+?$//r =~ s/^ | $//gr } split /\n/, $text;
 }
 
 # Is this the output that is shown?
@@ -201,10 +202,10 @@ sub run_step
 		return $? >> 8;
 	};
 	my $status = $run->();
-	my $tries =
-	  $step->{until} ? 10 * $PostgreSQL::Test::Utils::timeout_default : 0;
+	my $deadline = time
+	  + ($step->{until} ? $PostgreSQL::Test::Utils::timeout_default : 0);
 
-	while ($tries-- > 0
+	while (time < $deadline
 		&& ($status != 0 || !matches(results($out), $step->{output} // "...\nt\n(1 row)")))
 	{
 		usleep(100_000);
