@@ -306,6 +306,16 @@ reap_lost(void)
 	}
 }
 
+/* Have somebody look then, in the place of one who has left or died. */
+static void
+replace_at(WorkerGroup *group, TimestampTz when)
+{
+	if (guard_is_on("replace"))
+		group->replace = when;
+	else
+		group->due = when;
+}
+
 /*
  * Take in what workers report, and the entries of those that ended.  What a
  * worker found before it was last hinted says nothing.
@@ -345,12 +355,12 @@ take_reports(void)
 		}
 		/* It was asked to leave, or died: what it had to do is still there. */
 		if (copy.finished && (copy.hinted || copy.leave))
-			group->replace = GetCurrentTimestamp();
+			replace_at(group, GetCurrentTimestamp());
 		else if ((copy.finished && !copy.done) || never_came_up)
 		{
-			group->replace =
-				TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-											wal_retrieve_retry_interval);
+			replace_at(group,
+					   TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												   wal_retrieve_retry_interval));
 			pool_note_failure(copy.dbid, copy.userid);
 		}
 		if (copy.finished || never_came_up)
