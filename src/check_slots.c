@@ -30,7 +30,7 @@
 #include "failure.h"
 #include "pool.h"
 #include "settings.h"
-#include "sync_slot.h"
+#include "slot_orphans.h"
 
 /* How long the publisher of a subscription that is gone may take, in ms. */
 #define PUBLISHER_PATIENCE	10000

@@ -49,6 +49,7 @@
 #include "failure.h"
 #include "pool.h"
 #include "settings.h"
+#include "slot_orphans.h"
 #include "sync_slot.h"
 #include "testing.h"
 

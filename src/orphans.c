@@ -40,7 +40,7 @@
 #include "publisher.h"
 #include "rights.h"
 #include "settings.h"
-#include "sync_slot.h"
+#include "slot_orphans.h"
 
 PG_FUNCTION_INFO_V1(reuse_sync_drop_orphaned_slots);
 

@@ -103,49 +103,10 @@ extern bool slot_drop_by_name(Publisher *conn, const char *slot_name,
 							  char **message);
 
 /*
- * Is a table that is still unfinished waiting for this slot?  A link counts
- * only while the table is in state 'f' and its own row names the slot.  In a
- * transaction.
- */
-extern bool slot_is_linked(const SlotRow *slot);
-
-/*
- * Drop an orphan by name over 'conn', if that is its server and nobody there
- * is creating it.  As above.
- */
-extern bool slot_drop_orphan_by_name(Publisher *conn, const SlotRow *slot,
-									 char **message);
-
-/*
  * In a transaction of its own: forget a slot that is gone, or keep the reason
  * why it is not.  Returns 'gone'.
  */
 extern bool slot_record_drop(Oid subid, int64 slot_id, const char *slot_name,
 							 bool gone, const char *message);
-
-/*
- * Drop the orphans of the session's subscription: slots that no live worker
- * holds and that no unfinished table is linked to.  Returns how many are
- * left.
- */
-extern int	slot_drop_orphans(Session *session);
-
-/*
- * The same for subscriptions that are gone, disabled, or have got another
- * connection.  Errors are kept in the catalog.  Sets '*left' to how many are
- * left; false if somebody wants this process to stop.
- */
-extern bool slot_drop_abandoned(int *left);
-
-/*
- * Drop these slots (SlotRow *) of a subscription on the publisher, for a
- * command that has had the pool let go of it, within a second.  Returns those
- * that are gone, for the caller to forget; what went wrong with the others, the
- * cleaner will find out and record.
- */
-extern List *slot_drop_for_command(const Subscription *sub, List *slots);
-
-/* Are there slots of this subscription that nobody holds or needs? */
-extern bool slot_has_orphans(Oid subid);
 
 #endif							/* REUSE_SYNC_SYNC_SLOT_H */

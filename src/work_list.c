@@ -34,7 +34,7 @@
 #include "lease.h"
 #include "pool.h"
 #include "settings.h"
-#include "sync_slot.h"
+#include "slot_orphans.h"
 #include "work_list.h"
 
 typedef struct Postponed

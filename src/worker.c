@@ -69,6 +69,7 @@
 #include "resync.h"
 #include "set_back.h"
 #include "settings.h"
+#include "slot_orphans.h"
 #include "staged.h"
 #include "testing.h"
 #include "unit.h"
