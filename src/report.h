@@ -132,6 +132,9 @@ extern const char report_style[];
  */
 extern char *report_escape(const char *text);
 
+/* The same of a name as content; a line may end where one part of it does. */
+extern char *report_name(const char *name);
+
 /* How people read numbers; "not known" is a dash. */
 extern char *report_number(int64 n);
 extern char *report_count(int64 n, const char *one, const char *many);

@@ -29,6 +29,7 @@
 
 /* The lengths of lists. */
 #define MOST_FINDINGS	50
+#define MOST_OBJECTS	10
 #define MOST_FAILURES	50
 #define MOST_UNFINISHED	25
 #define TOP				10
@@ -221,41 +222,74 @@ put_head(StringInfo page, const Report *report)
 
 /* --- problems --- */
 
+static bool
+is_same_problem(const CheckFinding *a, const CheckFinding *b)
+{
+	return a->severity == b->severity && strcmp(a->problem, b->problem) == 0 &&
+		strcmp(a->hint ? a->hint : "", b->hint ? b->hint : "") == 0;
+}
+
+/* Together with all that have the same problem, from the nth on. */
+static void
+put_finding(StringInfo page, List *findings, bool *shown, int nth)
+{
+	const CheckFinding *first = list_nth(findings, nth);
+	int			n = 0;
+
+	appendStringInfo(page, "<li class=\"%s\"><b>%s</b><div><p>",
+					 check_severity_name(first->severity),
+					 check_severity_name(first->severity));
+	for (int i = nth; i < list_length(findings); i++)
+	{
+		const CheckFinding *finding = list_nth(findings, i);
+
+		if (!is_same_problem(first, finding))
+			continue;
+		shown[i] = true;
+		if (n++ < MOST_OBJECTS)
+			appendStringInfo(page, "%s<span class=\"n\">%s</span>",
+							 n > 1 ? ", " : "",
+							 report_name(finding->object));
+	}
+	if (n > MOST_OBJECTS)
+		appendStringInfo(page, " and %s more",
+						 report_number(n - MOST_OBJECTS));
+	appendStringInfo(page, ": %s</p>", report_escape(first->problem));
+	if (first->hint != NULL)
+		appendStringInfo(page, "<p class=\"hint\">%s</p>",
+						 report_escape(first->hint));
+	appendStringInfoString(page, "</div></li>");
+}
+
 static void
 put_problems(StringInfo page, const Report *report)
 {
+	int			total = list_length(report->findings);
+	bool	   *shown = palloc0(total + 1);
 	int			n = 0;
+	int			rest = 0;
 
 	open_section(page, "problems", "Problems");
-	if (report->findings == NIL)
+	if (total == 0)
 		appendStringInfoString(page, "<p class=\"none\">No problem was found, here or on the publisher.</p>");
 	else
 		appendStringInfoString(page, "<ul class=\"findings\">");
 	for (CheckSeverity severity = CHECK_ERROR; severity <= CHECK_NOTICE;
 		 severity++)
-	{
-		ListCell   *lc;
-
-		foreach(lc, report->findings)
+		for (int i = 0; i < total; i++)
 		{
-			CheckFinding *finding = lfirst(lc);
+			const CheckFinding *finding = list_nth(report->findings, i);
 
-			if (finding->severity != severity || n++ >= MOST_FINDINGS)
+			if (finding->severity != severity || shown[i])
 				continue;
-			appendStringInfo(page, "<li class=\"%s\"><b>%s</b><div><p><span class=\"n\">%s</span>: %s</p>",
-							 check_severity_name(severity),
-							 check_severity_name(severity),
-							 report_escape(finding->object),
-							 report_escape(finding->problem));
-			if (finding->hint != NULL)
-				appendStringInfo(page, "<p class=\"hint\">%s</p>",
-								 report_escape(finding->hint));
-			appendStringInfoString(page, "</div></li>");
+			if (n++ < MOST_FINDINGS)
+				put_finding(page, report->findings, shown, i);
+			else
+				rest++;
 		}
-	}
-	if (report->findings != NIL)
+	if (total > 0)
 		appendStringInfoString(page, "</ul>");
-	put_rest(page, n - MOST_FINDINGS, "reuse_sync.check()");
+	put_rest(page, rest, "reuse_sync.check()");
 	close_section(page);
 }
 
@@ -275,7 +309,7 @@ put_failures(StringInfo page, const Report *report)
 		if (n == 1)
 			appendStringInfoString(page, "<ul class=\"findings\">");
 		appendStringInfo(page, "<li class=\"error\"><b class=\"n\">%s</b><div><p>%s</p>",
-						 report_escape(table->name),
+						 report_name(table->name),
 						 report_escape(table->error));
 		if (table->hint != NULL)
 			appendStringInfo(page, "<p class=\"hint\">%s</p>",
@@ -310,7 +344,7 @@ put_table(StringInfo page, const ReportTable *table)
 	appendStringInfo(page, "<tr><td class=\"n\">%s</td><td class=\"st\"><i class=\"%s\"></i>%s</td>"
 					 "<td class=\"num\">%s</td><td class=\"num\">%s</td><td class=\"num w\">%s</td>"
 					 "<td class=\"w nb\">%s</td></tr>",
-					 report_escape(table->name),
+					 report_name(table->name),
 					 report_step_class(table->step),
 					 report_escape(table->state),
 					 report_number(table->tuples_copied),
@@ -424,7 +458,7 @@ put_slowest(StringInfo page, const Report *report)
 	for (int i = 0; i < Min(n, TOP); i++)
 		appendStringInfo(page, "<tr><td class=\"n\">%s</td><td class=\"num\">%d</td><td class=\"num w\">%s</td>"
 						 "<td class=\"num w\">%s</td><td class=\"num\">%s</td><td class=\"num w\">%s</td></tr>",
-						 report_escape(units[i].first), units[i].ntables,
+						 report_name(units[i].first), units[i].ntables,
 						 report_number(units[i].tuples_copied),
 						 report_bytes(units[i].bytes_copied),
 						 report_duration(units[i].finished_at -
@@ -475,7 +509,7 @@ put_slots(StringInfo page, const Report *report)
 	const CheckPublisher *publisher = &report->publisher;
 
 	open_section(page, "slots", "What is held back on the publisher");
-	appendStringInfoString(page, "<p class=\"sub\">WAL that a slot keeps, and how many transactions the oldest row versions are behind that it, or its worker&#8217;s snapshot, keeps from vacuum.</p>");
+	appendStringInfoString(page, "<p class=\"sub\">The WAL that each slot retains, and how many transactions old its xmin is, and that of its worker&#8217;s snapshot: rows that have been dead for less than that stay until it has gone on.</p>");
 	if (!publisher->has_slot && report->nslots == 0)
 	{
 		appendStringInfoString(page, "<p class=\"none\">The publisher was not reached, or the subscription has no slot there.</p>");
@@ -484,13 +518,13 @@ put_slots(StringInfo page, const Report *report)
 	}
 	open_list(page, "slots", "<th>Slot</th><th>State</th><th class=\"num w\">Worker</th>"
 			  "<th class=\"num w\">Tables</th><th class=\"num\">WAL</th>"
-			  "<th class=\"num\">Catalog xmin</th><th class=\"num w\">Snapshot</th>"
+			  "<th class=\"num\">xmin age</th><th class=\"num w\">Snapshot age</th>"
 			  "<th class=\"w\">Seen</th>");
 	if (publisher->has_slot)
-		appendStringInfo(page, "<tr><td class=\"n\">%s</td><td>of the subscription itself</td>"
+		appendStringInfo(page, "<tr><td class=\"n\">%s</td><td>the subscription&#8217;s own</td>"
 						 "<td class=\"num w\">&#8211;</td><td class=\"num w\">&#8211;</td><td class=\"num\">%s</td>"
 						 "<td class=\"num\">%s</td><td class=\"num w\">&#8211;</td><td class=\"w nb\">%s</td></tr>",
-						 report_escape(report->slot_name),
+						 report_name(report->slot_name),
 						 report_bytes(publisher->slot_bytes),
 						 report_number(age_of(report, publisher->slot_xmin)),
 						 report_time(report->made_at));
@@ -501,7 +535,7 @@ put_slots(StringInfo page, const Report *report)
 		appendStringInfo(page, "<tr><td class=\"n\">%s</td><td>%s%s%s</td>"
 						 "<td class=\"num w\">%s</td><td class=\"num w\">%s</td><td class=\"num\">%s</td>"
 						 "<td class=\"num\">%s</td><td class=\"num w\">%s</td><td class=\"w nb\">%s</td></tr>",
-						 report_escape(slot->name), report_escape(slot->state),
+						 report_name(slot->name), report_escape(slot->state),
 						 slot->error ? ": " : "",
 						 slot->error ? report_escape(slot->error) : "",
 						 slot->pid ? psprintf("%d", slot->pid) : "&#8211;",
@@ -535,7 +569,7 @@ report_page(StringInfo page, const Report *report)
 	close_section(page);
 	put_tables(page, report);
 	put_slots(page, report);
-	appendStringInfo(page, "<footer>Made by %s %s with <code>SELECT reuse_sync.report(&#8230;)</code>. Times and numbers are those of this moment; open the page anew after making it anew.</footer>\n",
+	appendStringInfo(page, "<footer>Made by %s %s with <code>SELECT reuse_sync.report(&#8230;)</code>. It shows the moment it was made at.</footer>\n",
 					 EXTENSION_NAME, EXTENSION_VERSION);
 	appendStringInfoString(page, "</main></body></html>\n");
 }

@@ -83,8 +83,8 @@ to_utf8(const char *text, bool *is_utf8)
 	return text;
 }
 
-char *
-report_escape(const char *text)
+static char *
+escape(const char *text, bool may_break)
 {
 	StringInfoData buf;
 	bool		is_utf8;
@@ -97,7 +97,10 @@ report_escape(const char *text)
 
 		if (!IS_HIGHBIT_SET(*p))
 		{
-			escape_ascii(&buf, *p++);
+			escape_ascii(&buf, *p);
+			if (may_break && (*p == '.' || *p == '_'))
+				appendStringInfoString(&buf, "<wbr/>");
+			p++;
 			continue;
 		}
 		if (!is_utf8)
@@ -114,6 +117,18 @@ report_escape(const char *text)
 		p += pg_utf_mblen((const unsigned char *) p);
 	}
 	return buf.data;
+}
+
+char *
+report_escape(const char *text)
+{
+	return escape(text, false);
+}
+
+char *
+report_name(const char *name)
+{
+	return escape(name, true);
 }
 
 /* With a comma for each thousand. */

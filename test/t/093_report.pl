@@ -69,6 +69,33 @@ is( $sub->safe_psql('postgres', q{
 	'large|1|10000',
 	'units: those of the last run, which was of one table');
 
+# One that is finished by another worker than copied it
+both($pub, $sub, 'CREATE TABLE later (a int, b text)');
+$pub->safe_psql('postgres', 'INSERT INTO later SELECT * FROM large');
+my $lock = session($sub);
+$lock->query_safe('BEGIN; LOCK TABLE later IN ROW EXCLUSIVE MODE');
+$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s REFRESH PUBLICATION');
+wait_states($sub, 's', q{count(*) FILTER (WHERE srsubstate = 'f') = 1});
+my $copied_by = $sub->safe_psql('postgres',
+	q{SELECT pid FROM reuse_sync.workers WHERE relid = 'later'::regclass});
+$sub->safe_psql('postgres', "SELECT pg_terminate_backend($copied_by)");
+wait_until($sub, 'another worker to have it',
+	"SELECT count(*) = 1 FROM reuse_sync.workers
+	WHERE relid = 'later'::regclass AND pid <> $copied_by");
+$lock->query_safe('COMMIT');
+$lock->quit;
+$sub->safe_psql('postgres', q{SELECT reuse_sync.wait_for_sync('s', '3 min')});
+is( $sub->safe_psql('postgres', qq{
+		SELECT relid::regclass, tables, tuples_copied, pid <> $copied_by,
+			slot_reused, copied_at IS NULL, started_at < finished_at
+		FROM reuse_sync.units WHERE subname = 's'}),
+	'later|1|10000|t|f|t|t',
+	'units: one that was copied by another worker before');
+like(
+	$sub->safe_psql('postgres', q{SELECT reuse_sync.report('s')}),
+	qr{<title>public\.later: 10,000&#160;rows, [^<(]*; pid},
+	'units: the page says of it what is known');
+
 # What is left of a table goes with it.
 $pub->safe_psql('postgres', 'DROP PUBLICATION p;
 	CREATE PUBLICATION p FOR TABLE t1');
@@ -76,7 +103,6 @@ $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s REFRESH PUBLICATION');
 is( $sub->safe_psql('postgres',
 		q{SELECT count(*) FROM reuse_sync.units WHERE relid <> 't1'::regclass}),
 	0, 'units: none of a table that is not in the subscription');
-
 
 $sub->safe_psql('postgres', 'DROP SUBSCRIPTION s; CREATE TABLE page (x xml)');
 $pub->safe_psql('postgres', 'DROP PUBLICATION p');
@@ -200,7 +226,8 @@ $sub->safe_psql(
 	ALTER SYSTEM SET reuse_sync.batch_tables = 1});
 subscribe_patiently('running', 'running');
 wait_until($sub, 'two tables to be ready, one to have failed, one to be held',
-	q{SELECT count(*) FILTER (WHERE state = 'ready') = 2
+	q{SELECT (SELECT count(*) = 1 AND count(wal_bytes) = 1 FROM reuse_sync.slots)
+		AND count(*) FILTER (WHERE state = 'ready') = 2
 		AND count(*) FILTER (WHERE state = 'failed') = 1
 		AND (SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory'
 			AND NOT granted)
@@ -245,6 +272,11 @@ like(page_rows('//section[@id="errors"]//li/div/p[@class="hint"]'),
 like(page_rows('//section[@id="errors"]//li/div/p[@class="when"]'),
 	qr/^1\D+failure, last at .*; next try at /,
 	'running: when it is tried again');
+
+is( join("\n", sort split /\n/,
+		page_rows('//section[@id="problems"]//li[contains(., "no replica identity")]//span')),
+	"table public.broken\ntable public.held",
+	'running: a problem of two tables is one, with both');
 
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
