@@ -386,7 +386,6 @@ sample_command(Publisher *pub, RemoteTable *remote, double blocks,
 	StringInfoData sql;
 	int64		range = SAMPLE_BLOCKS / SAMPLE_RANGES;
 
-	choose_format(pub, remote);
 	initStringInfo(&sql);
 	*fraction = 1;
 	if (blocks <= SAMPLE_BLOCKS)
@@ -422,8 +421,29 @@ sample_command(Publisher *pub, RemoteTable *remote, double blocks,
 	return sql.data;
 }
 
+/*
+ * COPY FROM throws at its beginning if a type has no binary form here, and so
+ * does the publisher if it has none there; a sample would have the publisher
+ * come first.
+ */
+static void
+check_binary(RemoteTable *remote, Oid relid)
+{
+	for (int i = 0; i < remote->rel.natts; i++)
+	{
+		AttrNumber	attnum = get_attnum(relid, remote->rel.attnames[i]);
+		Oid			function;
+		Oid			param;
+
+		/* That a column is missing is said later. */
+		if (attnum != InvalidAttrNumber)
+			getTypeBinaryInputInfo(get_atttype(relid, attnum), &function,
+								   &param);
+	}
+}
+
 void
-copy_estimate(Publisher *pub, RemoteTable *remote,
+copy_estimate(Publisher *pub, RemoteTable *remote, Oid relid,
 			  int64 *bytes, int64 *tuples)
 {
 	double		blocks;
@@ -440,6 +460,9 @@ copy_estimate(Publisher *pub, RemoteTable *remote,
 		(blocks = count_blocks(pub, remote)) < 1 ||
 		remote->bytes / (blocks * BLCKSZ) > MOST_OUT_OF_LINE)
 		return;
+	choose_format(pub, remote);
+	if (remote->binary)
+		check_binary(remote, relid);
 	publisher_begin(pub, sample_command(pub, remote, blocks, &fraction));
 	publisher_next_copy(pub);
 	while ((len = publisher_copy_data(pub, &piece)) > 0)

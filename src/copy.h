@@ -27,11 +27,11 @@ extern void copy_append_command(StringInfo sql, Publisher *pub,
 								RemoteTable *remote);
 
 /*
- * Estimate how many bytes and rows its copy will be, from a sample of the
- * table; -1 if that cannot be.  In the transaction that is open on the
+ * Estimate how many bytes and rows its copy into table 'relid' will be, from a
+ * sample of the table there; -1 if that cannot be.  In the transaction that is open on the
  * publisher.
  */
-extern void copy_estimate(Publisher *pub, RemoteTable *remote,
+extern void copy_estimate(Publisher *pub, RemoteTable *remote, Oid relid,
 						  int64 *bytes, int64 *tuples);
 
 /*

@@ -927,8 +927,8 @@ unit_copy_tables(Unit *unit)
 		 * It may take long, and somebody want to know how long.  A sample
 		 * goes by ctid, which a role with rights on columns may not read.
 		 */
-		copy_estimate(conn, &unit->remotes[0], &bytes_expected,
-					  &tuples_expected);
+		copy_estimate(conn, &unit->remotes[0], unit->tables[0].relid,
+					  &bytes_expected, &tuples_expected);
 		pool_set_bytes_total(bytes_expected);
 	}
 	publisher_begin(conn, copy_commands(unit, with_mark));
