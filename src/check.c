@@ -22,11 +22,13 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xlog.h"
+#include "common/hashfn.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -54,23 +56,48 @@ typedef struct DeadEnd
 	char	   *message;
 } DeadEnd;
 
+/* The findings of the same hash. */
+typedef struct KnownFindings
+{
+	uint32		hash;
+	List	   *findings;
+} KnownFindings;
+
 static struct
 {
 	MemoryContext context;
 	List	   *findings;
+	HTAB	   *known;			/* the same, by what they say */
 	List	   *dead_ends;
 	CheckPublisher *publisher;	/* null: nobody wants to know */
 }			result;
+
+/* The findings among which one that says this would be. */
+static KnownFindings *
+findings_like(const char *object, const char *problem)
+{
+	uint32		hash = hash_combine(hash_bytes((const unsigned char *) object,
+											   (int) strlen(object)),
+									hash_bytes((const unsigned char *) problem,
+											   (int) strlen(problem)));
+	bool		found;
+	KnownFindings *known = hash_search(result.known, &hash, HASH_ENTER, &found);
+
+	if (!found)
+		known->findings = NIL;
+	return known;
+}
 
 void
 check_add(CheckSeverity severity, const char *object, const char *problem,
 		  const char *hint)
 {
 	MemoryContext caller = MemoryContextSwitchTo(result.context);
-	CheckFinding *finding = palloc(sizeof(CheckFinding));
+	KnownFindings *known = findings_like(object, problem);
+	CheckFinding *finding;
 	ListCell   *lc;
 
-	foreach(lc, result.findings)
+	foreach(lc, known->findings)
 	{
 		CheckFinding *other = lfirst(lc);
 
@@ -81,10 +108,12 @@ check_add(CheckSeverity severity, const char *object, const char *problem,
 			return;
 		}
 	}
+	finding = palloc(sizeof(CheckFinding));
 	finding->severity = severity;
 	finding->object = pstrdup(object);
 	finding->problem = pstrdup(problem);
 	finding->hint = hint ? pstrdup(hint) : NULL;
+	known->findings = lappend(known->findings, finding);
 	result.findings = lappend(result.findings, finding);
 	MemoryContextSwitchTo(caller);
 }
@@ -380,8 +409,15 @@ check_all_of(const Subscription *sub)
 static void
 begin_check(CheckPublisher *publisher)
 {
+	HASHCTL		info = {0};
+
 	memset(&result, 0, sizeof(result));
 	result.context = CurrentMemoryContext;
+	info.keysize = sizeof(uint32);
+	info.entrysize = sizeof(KnownFindings);
+	info.hcxt = result.context;
+	result.known = hash_create("findings", 64, &info,
+							   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	result.publisher = publisher;
 	(void) catalog_exists(ERROR);
 }
