@@ -405,7 +405,7 @@ handle_row(Message *msg, StringInfo s, bool skip)
 	change->origin = current->origin;
 	begin_change();
 	change->entry = open_target(remote, RowExclusiveLock);
-	table_owner_become(&owner, change->entry->localrel->rd_rel->relowner);
+	table_owner_become(&owner, RelationGetRelid(change->entry->localrel));
 	apply_row(change);
 	table_owner_leave(&owner);
 	logicalrep_rel_close(change->entry, NoLock);

@@ -344,7 +344,7 @@ empty_table(Relation rel, bool restart_seqs)
 	ResultRelInfo *rri = makeNode(ResultRelInfo);
 	TableOwner	owner;
 
-	table_owner_become(&owner, rel->rd_rel->relowner);
+	table_owner_become(&owner, RelationGetRelid(rel));
 
 	/* TRUNCATE triggers find their relation in this list. */
 	InitResultRelInfo(rri, rel, 0, NULL, 0);

@@ -491,11 +491,11 @@ copy_table(Publisher *pub, RemoteTable *remote, Oid relid,
 	int64		rows;
 
 	push_table_context(&context, &remote->rel);
+	table_owner_become(&owner, relid);
 	/* Finding the local table by the map raises what the server raises. */
 	logicalrep_relmap_update(&remote->rel);
 	entry = logicalrep_rel_open(remote->rel.remoteid, RowExclusiveLock);
 	check_target(entry->localrel, relid);
-	table_owner_become(&owner, entry->localrel->rd_rel->relowner);
 	check_rights(entry->localrel);
 
 	/* For defaults, triggers and index expressions. */

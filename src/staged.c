@@ -239,16 +239,6 @@ staged_announce(Unit *unit)
 
 /* --- copy and 'f' --- */
 
-static Oid
-get_rel_owner(Oid relid)
-{
-	Relation	rel = table_open(relid, AccessShareLock);
-	Oid			owner = rel->rd_rel->relowner;
-
-	table_close(rel, NoLock);
-	return owner;
-}
-
 /*
  * Remove the rows of a copy that cannot be finished, in the open transaction.
  * Only if they are all of that copy: nobody else's rows are ours to delete.
@@ -273,7 +263,8 @@ remove_rows(Oid subid, Oid relid)
 					   nspname, relname),
 				errhint("TRUNCATE the table if it holds nothing else. Otherwise delete what was copied, and take the table out of the subscription and in again with ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
 
-	table_owner_become(&owner, get_rel_owner(relid));
+	LockRelationOid(relid, RowExclusiveLock);
+	table_owner_become(&owner, relid);
 	SPI_connect();
 	rc = SPI_execute(psprintf("DELETE FROM %s%s", partitioned ? "" : "ONLY ",
 							  quote_qualified_identifier(nspname, relname)),

@@ -12,14 +12,33 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
+#include "utils/syscache.h"
+
 #include "table_owner.h"
 
+static Oid
+get_table_owner(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR,
+				errcode(ERRCODE_UNDEFINED_TABLE),
+				errmsg("relation %u does not exist", relid));
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	ReleaseSysCache(tuple);
+	return owner;
+}
+
 void
-table_owner_become(TableOwner *to, Oid owner)
+table_owner_become(TableOwner *to, Oid relid)
 {
 	to->switched = !compat_runs_as_owner(MySubscription);
 	if (to->switched)
-		SwitchToUntrustedUser(owner, &to->context);
+		SwitchToUntrustedUser(get_table_owner(relid), &to->context);
 }
 
 void

@@ -26,12 +26,13 @@ typedef struct TableOwner
 } TableOwner;
 
 /*
- * Become the user that MySubscription's changes of a table of 'owner' run as,
- * until table_owner_leave, or the end of the (sub)transaction if that is
- * aborted.  Throws ERRCODE_INSUFFICIENT_PRIVILEGE if the subscription's owner
- * may not SET ROLE to it.
+ * Become the user that MySubscription's changes of the table run as, until
+ * table_owner_leave, or the end of the (sub)transaction if that is aborted.
+ * The caller has a lock on the table.  Throws ERRCODE_INSUFFICIENT_PRIVILEGE
+ * if the subscription's owner may not SET ROLE to its owner, and
+ * ERRCODE_UNDEFINED_TABLE if there is none.
  */
-extern void table_owner_become(TableOwner *to, Oid owner);
+extern void table_owner_become(TableOwner *to, Oid relid);
 extern void table_owner_leave(TableOwner *to);
 
 #endif							/* REUSE_SYNC_TABLE_OWNER_H */

@@ -155,9 +155,11 @@ foreach my $name (sort keys %names)
 	push @problems, "$name: the server has started table synchronization"
 	  . " workers beside the extension"
 	  if $workers{with}{$name};
-	push @problems, "$name: the log has $count[1] tables, the counters $count[2]"
-	  if $count[1] != $count[2];
 	my ($left, $left_with) = map { $unfinished{$_}{$name} // 0 } qw(without with);
+	# One that is done between the last look at the counters and the stop
+	push @problems, "$name: the log has $count[1] tables, the counters $count[2]"
+	  . " while $left_with were unfinished"
+	  if $count[1] < $count[2] || $count[1] > $count[2] + $left_with;
 	push @problems, "$name: the extension has synchronized $count[1] tables"
 	  . " and left $left_with, the server $count[0] and left $left"
 	  if $both && ($count[1] + $left_with < $count[0]
