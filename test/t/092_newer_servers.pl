@@ -136,6 +136,32 @@ wait_ready($sub, 's_ordinary');
 rows_ok($pub, $sub, 'strange_table', 'once he may, it is copied');
 unlike(slurp_file($sub->logfile), qr/secret/, 'no password in the log');
 
+# The tables' owner may have rights that the subscription's has not, even to
+# find a table.
+both($pub, $sub,
+	'CREATE SCHEMA private; CREATE TABLE private.kept (a int PRIMARY KEY)');
+$pub->safe_psql(
+	'postgres', q{
+	INSERT INTO private.kept SELECT generate_series(1, 20);
+	GRANT USAGE ON SCHEMA private TO reader;
+	GRANT SELECT ON private.kept TO reader;
+	CREATE PUBLICATION p_private FOR TABLE private.kept;});
+$sub->safe_psql(
+	'postgres', qq{
+	CREATE ROLE hermit;
+	GRANT hermit TO ordinary WITH INHERIT FALSE, SET TRUE;
+	ALTER SCHEMA private OWNER TO hermit;
+	ALTER TABLE private.kept OWNER TO hermit;
+	GRANT USAGE ON SCHEMA private TO ordinary;
+	SET ROLE ordinary;
+	CREATE SUBSCRIPTION s_private CONNECTION '$conninfo'
+		PUBLICATION p_private WITH (enabled = false);
+	RESET ROLE;
+	REVOKE USAGE ON SCHEMA private FROM ordinary;
+	ALTER SUBSCRIPTION s_private ENABLE;});
+wait_ready($sub, 's_private');
+rows_ok($pub, $sub, 'private.kept', 'a table in a schema of its owner');
+
 #
 # Formats, and what else runs meanwhile
 #
@@ -156,6 +182,11 @@ my $writer = $pub->background_psql('postgres');
 $writer->query_safe(
 	q{BEGIN; INSERT INTO parallel SELECT g, repeat('x', 100), now()
 	FROM generate_series(1000, 6000) g});
+ok( $sub->poll_query_until(
+		'postgres', q{
+		SELECT count(*) > 0 FROM pg_stat_activity
+		WHERE backend_type = 'logical replication parallel worker'}),
+	'streaming = parallel: a parallel worker applies');
 $sub->safe_psql('postgres',
 	'ALTER SUBSCRIPTION s_parallel ADD PUBLICATION p_beside');
 $writer->query_safe('INSERT INTO beside VALUES (1000, \'late\')');
