@@ -300,6 +300,7 @@ resynced_ok('small', 'in a prepared transaction');
 # During a synchronization of the table, and twice.  The first is finished,
 # and then the last one begins.
 #
+configure('reuse_sync.handover_lock_timeout' => '1min');
 foreach my $table (qw(small large))
 {
 	$begun = times_begun($table);
@@ -314,6 +315,7 @@ foreach my $table (qw(small large))
 	is(times_begun($table), $begun + 2, "$table: done once more for that");
 	$sub->safe_psql('postgres', qq{DROP TRIGGER "000 gate $catchup->{number}{$table}" ON $table});
 }
+configure('reuse_sync.handover_lock_timeout' => '1s');
 
 # Of many that are asked for at once each is done.
 spoil($_) foreach qw(small large other nokey);
@@ -542,9 +544,10 @@ $sub->safe_psql(
 	GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO owner;
 	ALTER SUBSCRIPTION s OWNER TO owner;
 	ALTER ROLE owner NOSUPERUSER;});
-# From 16 on the owner of a subscription has to give a password otherwise.
+# From 16 on the owner of a subscription has to give a password otherwise, and
+# what counts are the rights of the table's owner.
 $sub->safe_psql('postgres',
-	'ALTER SUBSCRIPTION s SET (password_required = false)')
+	'ALTER SUBSCRIPTION s SET (password_required = false, run_as_owner = true)')
   if has_table_owners($sub);
 fails_like(
 	q{SET ROLE owner; SELECT reuse_sync.resync_table('s', 'small')},

@@ -182,11 +182,6 @@ my $writer = $pub->background_psql('postgres');
 $writer->query_safe(
 	q{BEGIN; INSERT INTO parallel SELECT g, repeat('x', 100), now()
 	FROM generate_series(1000, 6000) g});
-ok( $sub->poll_query_until(
-		'postgres', q{
-		SELECT count(*) > 0 FROM pg_stat_activity
-		WHERE backend_type = 'logical replication parallel worker'}),
-	'streaming = parallel: a parallel worker applies');
 $sub->safe_psql('postgres',
 	'ALTER SUBSCRIPTION s_parallel ADD PUBLICATION p_beside');
 $writer->query_safe('INSERT INTO beside VALUES (1000, \'late\')');
