@@ -158,6 +158,42 @@ catalog_key_init(ScanKey key, int att, RegProcedure proc, Datum value)
 	ScanKeyInit(key, att + 1, BTEqualStrategyNumber, proc, value);
 }
 
+void
+catalog_init_table_key(ScanKeyData *keys, Oid subid, Oid relid)
+{
+	catalog_key_init(&keys[KEY_dbid], KEY_dbid, F_OIDEQ,
+					 ObjectIdGetDatum(MyDatabaseId));
+	catalog_key_init(&keys[KEY_subid], KEY_subid, F_OIDEQ,
+					 ObjectIdGetDatum(subid));
+	catalog_key_init(&keys[KEY_relid], KEY_relid, F_OIDEQ,
+					 ObjectIdGetDatum(relid));
+}
+
+List *
+catalog_read(const char *name, Oid subid, void *(*convert) (const Row *row))
+{
+	Relation	rel = catalog_open(name, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
+										  NULL);
+	HeapTuple	tuple;
+	List	   *result = NIL;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Row			row;
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel),
+						  row.values, row.nulls);
+		if (DatumGetObjectId(row.values[KEY_dbid]) == MyDatabaseId &&
+			(!OidIsValid(subid) ||
+			 DatumGetObjectId(row.values[KEY_subid]) == subid))
+			result = lappend(result, convert(&row));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
 HeapTuple
 catalog_find_row(Relation rel, const char *index, ScanKey keys, int nkeys,
 				 Row *row)

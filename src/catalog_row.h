@@ -15,6 +15,7 @@
 
 #include "access/htup.h"
 #include "access/skey.h"
+#include "nodes/pg_list.h"
 #include "utils/builtins.h"
 #include "utils/relcache.h"
 
@@ -75,9 +76,20 @@ extern Relation catalog_open(const char *name, LOCKMODE lockmode);
 extern void catalog_key_init(ScanKey key, int att, RegProcedure proc,
 							 Datum value);
 
+/* The key of rows of tables: its first three columns. */
+extern void catalog_init_table_key(ScanKeyData *keys, Oid subid, Oid relid);
+
 /* Copy of the row with this key, deformed into 'row' as well; or null. */
 extern HeapTuple catalog_find_row(Relation rel, const char *index,
 								  ScanKey keys, int nkeys, Row *row);
+
+/*
+ * All rows of this database and, unless it is InvalidOid, of a subscription, as
+ * 'convert' makes them, which must copy what it keeps.  Reads the heap: also
+ * while the extension is being dropped, when the indexes are gone already.
+ */
+extern List *catalog_read(const char *name, Oid subid,
+						  void *(*convert) (const Row *row));
 
 /*
  * Write a row, or another version of 'old'.  Followed by a

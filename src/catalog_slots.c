@@ -302,37 +302,19 @@ catalog_get_slot(Oid subid, int64 slot_id, SlotRow *slot)
 	return HeapTupleIsValid(tuple);
 }
 
-/*
- * Reads the heap: this is called as well while the extension is being dropped,
- * when the index is gone already.
- */
+static void *
+make_slot(const Row *row)
+{
+	SlotRow    *slot = palloc(sizeof(SlotRow));
+
+	slot_from_row(row, slot);
+	return slot;
+}
+
 List *
 catalog_slots(Oid subid)
 {
-	Relation	rel = catalog_open("slot_catalog", AccessShareLock);
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	List	   *slots = NIL;
-
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Row			row;
-		SlotRow    *slot;
-
-		heap_deform_tuple(tuple, RelationGetDescr(rel),
-						  row.values, row.nulls);
-		if (DatumGetObjectId(row.values[SLOT_dbid]) != MyDatabaseId ||
-			(OidIsValid(subid) &&
-			 DatumGetObjectId(row.values[SLOT_subid]) != subid))
-			continue;
-		slot = palloc(sizeof(SlotRow));
-		slot_from_row(&row, slot);
-		slots = lappend(slots, slot);
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return slots;
+	return catalog_read("slot_catalog", subid, make_slot);
 }
 
 /* Slots made over another connection before keep that one. */

@@ -90,12 +90,7 @@ find_progress(Relation rel, Oid subid, Oid relid, Row *row)
 {
 	ScanKeyData keys[3];
 
-	catalog_key_init(&keys[0], PROGRESS_dbid, F_OIDEQ,
-			 ObjectIdGetDatum(MyDatabaseId));
-	catalog_key_init(&keys[1], PROGRESS_subid, F_OIDEQ,
-					 ObjectIdGetDatum(subid));
-	catalog_key_init(&keys[2], PROGRESS_relid, F_OIDEQ,
-					 ObjectIdGetDatum(relid));
+	catalog_init_table_key(keys, subid, relid);
 	return catalog_find_row(rel, "table_progress_key", keys, 3, row);
 }
 
@@ -184,10 +179,7 @@ find_retry_request(Relation rel, Oid subid, Oid relid, Row *row)
 {
 	ScanKeyData keys[3];
 
-	catalog_key_init(&keys[0], RETRY_dbid, F_OIDEQ,
-					 ObjectIdGetDatum(MyDatabaseId));
-	catalog_key_init(&keys[1], RETRY_subid, F_OIDEQ, ObjectIdGetDatum(subid));
-	catalog_key_init(&keys[2], RETRY_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	catalog_init_table_key(keys, subid, relid);
 	return catalog_find_row(rel, "retry_request_key", keys, 3, row);
 }
 
@@ -240,10 +232,7 @@ find_resync(Relation rel, Oid subid, Oid relid, int64 xid, Row *row)
 {
 	ScanKeyData keys[4];
 
-	catalog_key_init(&keys[0], RESYNC_dbid, F_OIDEQ,
-					 ObjectIdGetDatum(MyDatabaseId));
-	catalog_key_init(&keys[1], RESYNC_subid, F_OIDEQ, ObjectIdGetDatum(subid));
-	catalog_key_init(&keys[2], RESYNC_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	catalog_init_table_key(keys, subid, relid);
 	catalog_key_init(&keys[3], RESYNC_xid, F_INT8EQ, Int64GetDatum(xid));
 	return catalog_find_row(rel, "resync_key", keys, 4, row);
 }
@@ -284,39 +273,24 @@ resync_stage_from_name(const char *name)
 	return RESYNC_REQUESTED;	/* not reached */
 }
 
+static void *
+make_resync(const Row *row)
+{
+	ResyncRow  *resync = palloc(sizeof(ResyncRow));
+
+	resync->relid = DatumGetObjectId(row->values[RESYNC_relid]);
+	resync->xid = DatumGetInt64(row->values[RESYNC_xid]);
+	resync->stage = resync_stage_from_name(row_get_text(row, RESYNC_stage));
+	resync->truncate = DatumGetBool(row->values[RESYNC_truncate]);
+	resync->requested_at =
+		DatumGetTimestampTz(row->values[RESYNC_requested_at]);
+	return resync;
+}
+
 List *
 catalog_resyncs(Oid subid)
 {
-	Relation	rel = catalog_open("resync", AccessShareLock);
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	List	   *rows = NIL;
-
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Row			row;
-		ResyncRow  *resync;
-
-		heap_deform_tuple(tuple, RelationGetDescr(rel),
-						  row.values, row.nulls);
-		if (DatumGetObjectId(row.values[RESYNC_dbid]) != MyDatabaseId ||
-			(OidIsValid(subid) &&
-			 DatumGetObjectId(row.values[RESYNC_subid]) != subid))
-			continue;
-		resync = palloc(sizeof(ResyncRow));
-		resync->relid = DatumGetObjectId(row.values[RESYNC_relid]);
-		resync->xid = DatumGetInt64(row.values[RESYNC_xid]);
-		resync->stage =
-			resync_stage_from_name(row_get_text(&row, RESYNC_stage));
-		resync->truncate = DatumGetBool(row.values[RESYNC_truncate]);
-		resync->requested_at =
-			DatumGetTimestampTz(row.values[RESYNC_requested_at]);
-		rows = lappend(rows, resync);
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return rows;
+	return catalog_read("resync", subid, make_resync);
 }
 
 int
@@ -385,10 +359,7 @@ find_size(Relation rel, Oid subid, Oid relid, Row *row)
 {
 	ScanKeyData keys[3];
 
-	catalog_key_init(&keys[0], SIZE_dbid, F_OIDEQ,
-					 ObjectIdGetDatum(MyDatabaseId));
-	catalog_key_init(&keys[1], SIZE_subid, F_OIDEQ, ObjectIdGetDatum(subid));
-	catalog_key_init(&keys[2], SIZE_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	catalog_init_table_key(keys, subid, relid);
 	return catalog_find_row(rel, "table_size_key", keys, 3, row);
 }
 
@@ -487,10 +458,7 @@ catalog_put_unit(Oid subid, Oid relid, const UnitRow *unit)
 	Row			row = {0};
 	HeapTuple	old;
 
-	catalog_key_init(&keys[0], UNIT_dbid, F_OIDEQ,
-					 ObjectIdGetDatum(MyDatabaseId));
-	catalog_key_init(&keys[1], UNIT_subid, F_OIDEQ, ObjectIdGetDatum(subid));
-	catalog_key_init(&keys[2], UNIT_relid, F_OIDEQ, ObjectIdGetDatum(relid));
+	catalog_init_table_key(keys, subid, relid);
 	old = catalog_find_row(rel, "unit_history_key", keys, 3, &row);
 	row_set(&row, UNIT_dbid, ObjectIdGetDatum(MyDatabaseId));
 	row_set(&row, UNIT_subid, ObjectIdGetDatum(subid));
