@@ -378,8 +378,11 @@ check_way_to_publisher(const Subscription *sub)
 		edata = CopyErrorData();
 		publisher_disconnect(conn);
 		conn = NULL;
+		/* The second is that of a connection string without a password. */
 		if (ERRCODE_TO_CATEGORY(edata->sqlerrcode) !=
 			ERRCODE_CONNECTION_EXCEPTION &&
+			edata->sqlerrcode !=
+			ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED &&
 			strncmp(edata->message, "error from the publisher", 24) != 0)
 			PG_RE_THROW();
 		FlushErrorState();

@@ -97,7 +97,8 @@ count_unready(Oid subid, Oid relid, TimestampTz since, SyncStatus *status)
  * The resyncs are read before the states: the transaction that ends a resync
  * also removes what asked for it, so that a table is found in one of the two
  * at least.  Read the other way round, one that is set back in between would
- * be in neither.
+ * be in neither.  The subscription comes last, since one that was dropped has
+ * nothing that is not ready.
  */
 static bool
 look(Oid subid, TimestampTz since, SyncStatus *status)
@@ -107,11 +108,6 @@ look(Oid subid, TimestampTz since, SyncStatus *status)
 	ListCell   *lc;
 
 	memset(status, 0, sizeof(SyncStatus));
-	AcceptInvalidationMessages();
-	sub = GetSubscription(subid, true);
-	if (sub == NULL)
-		return false;
-	status->enabled = sub->enabled;
 	foreach(lc, catalog_resyncs(subid))
 		resyncs = list_append_unique_oid(resyncs,
 										 ((ResyncRow *) lfirst(lc))->relid);
@@ -124,6 +120,12 @@ look(Oid subid, TimestampTz since, SyncStatus *status)
 	}
 	foreach(lc, resyncs)
 		count_unready(subid, lfirst_oid(lc), since, status);
+
+	AcceptInvalidationMessages();
+	sub = GetSubscription(subid, true);
+	if (sub == NULL)
+		return false;
+	status->enabled = sub->enabled;
 	return true;
 }
 

@@ -121,7 +121,13 @@ $sub->safe_psql(
 	CREATE ROLE the_owner SUPERUSER LOGIN});
 my $conninfo = $pub->connstr('postgres') . ' user=reader';
 $conninfo =~ s/'/''/g;
-subscribe($pub, $sub, 't', 't', user => 'reader', with => 'enabled = false');
+# From 16 on the owner has to give a password otherwise, and what counts are the
+# rights of a table's owner.
+subscribe($pub, $sub, 't', 't',
+	user => 'reader',
+	with => 'enabled = false'
+	  . (has_table_owners($sub)
+		? ', password_required = false, run_as_owner = true' : ''));
 $sub->safe_psql(
 	'postgres', q{
 	ALTER SUBSCRIPTION t OWNER TO the_owner;

@@ -86,7 +86,7 @@ configure($pub, max_replication_slots => 20);
 # The same for connections that stream.
 configure($pub, max_wal_senders => 2);
 limited('WAL senders of the publisher',
-	qr/puts off .*exceeds max_wal_senders/);
+	qr/puts off .*exceeds "?max_wal_senders/);
 configure($pub, max_wal_senders => 20);
 
 # One connection for the apply worker, two for a worker.
