@@ -151,7 +151,8 @@ sub lines_of
 	  map { s/\s+/ /gr =~ s/ ?\+?$//r =~ s/^ | $//gr } split /\n/, $text;
 }
 
-# Is this the output that is shown?
+# Is this the output that is shown?  Servers from 17 on put names of settings
+# into quotation marks.
 sub matches
 {
 	my ($output, $shown) = @_;
@@ -159,7 +160,9 @@ sub matches
 	  map { join '.*?', map { quotemeta } split /\Q...\E/, $_, -1 }
 	  lines_of($shown);
 
-	return join("\n", lines_of($output)) =~ /^$pattern$/;
+	$output = join "\n", lines_of($output);
+	return $output =~ /^$pattern$/
+	  || $output =~ s/"(\w+)"/$1/gr =~ /^$pattern$/;
 }
 
 # Run a step; returns status, and all it has printed.
