@@ -29,6 +29,7 @@
 
 #include "at_commit.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "testing.h"
 
 /* The lists live in the transaction's memory. */

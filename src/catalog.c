@@ -38,6 +38,7 @@
 #include "catalog_row.h"
 #include "compat.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "settings.h"
 
 /* The counters follow in the order of PoolCounters. */

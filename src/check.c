@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "failure.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "settings.h"
 
 PG_FUNCTION_INFO_V1(reuse_sync_check);

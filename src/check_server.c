@@ -20,6 +20,7 @@
 
 #include "check.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "settings.h"
 
 /* How long to wait for what the pool finds out about databases, in ms. */

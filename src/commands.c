@@ -48,6 +48,7 @@
 #include "compat.h"
 #include "failure.h"
 #include "pool.h"
+#include "pool_apply.h"
 #include "settings.h"
 #include "slot_orphans.h"
 #include "sync_slot.h"

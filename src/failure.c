@@ -29,6 +29,7 @@
 #include "compat.h"
 #include "failure.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "settings.h"
 #include "target.h"
 

@@ -29,6 +29,7 @@
 #include "functions.h"
 #include "orphans.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "rights.h"
 #include "settings.h"
 

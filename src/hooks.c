@@ -44,6 +44,7 @@
 #include "lease.h"
 #include "left_behind.h"
 #include "pool.h"
+#include "pool_apply.h"
 #include "settings.h"
 #include "testing.h"
 

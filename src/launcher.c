@@ -53,6 +53,7 @@
 #include "compat.h"
 #include "launcher.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "settings.h"
 #include "testing.h"
 #include "worker.h"

@@ -32,6 +32,7 @@
 #include "compat.h"
 #include "lease.h"
 #include "pool.h"
+#include "pool_apply.h"
 #include "testing.h"
 
 /*

@@ -107,19 +107,6 @@ typedef struct PoolWorker
 	bool		leave;			/* end after this unit: others wait */
 } PoolWorker;
 
-/*
- * An apply worker that has settled which workers its database uses; one that
- * has ended, until its place is needed.
- */
-typedef struct ApplyWorkerEntry
-{
-	int			pid;			/* 0: it has ended */
-	Oid			subid;
-	bool		stands_aside;	/* it starts no table-sync workers */
-	bool		streams;
-	TimestampTz streamed_until; /* its predecessor, or itself; 0: nobody */
-} ApplyWorkerEntry;
-
 /* This process's entry; null outside the pool. */
 extern PoolWorker *MyPoolWorker;
 
@@ -129,20 +116,6 @@ extern void pool_shmem_startup(void);
 
 /* Is there a pool?  Not if the library is switched off, or not preloaded. */
 extern bool pool_exists(void);
-
-/*
- * Why a subscription gets no further: what its workers have met before they
- * could touch a table.
- */
-typedef struct PoolProblem
-{
-	Oid			subid;			/* InvalidOid: none */
-	int			sqlstate;
-	bool		over;			/* kept to know what has been reported */
-	TimestampTz noted;
-	TimestampTz reported;
-	char		message[512];
-} PoolProblem;
 
 /* --- life of a process of the pool --- */
 
@@ -187,8 +160,12 @@ extern void pool_release_orphan(void);
 /* Has a live process this slot?  Not if there is no pool. */
 extern bool pool_slot_is_held(Oid dbid, Oid subid, int64 slot_id);
 
-/* Pids and subscriptions of live workers, for fair shares. */
+/* How many others serve a subscription. */
 extern int	pool_workers_of_subscription(Oid subid);
+
+/* How many others serve the same subscription in a place before ours? */
+extern int	pool_rank_in_subscription(void);
+
 extern bool pool_let_go_requested(void);
 
 /* This process ends because there is nothing to do. */
@@ -213,23 +190,6 @@ extern void pool_note_slot(XLogRecPtr restart_lsn,
 						   XLogRecPtr publisher_lsn);
 extern void pool_note_snapshot(uint64 xmin);
 
-/* --- problems of subscriptions --- */
-
-/*
- * Keep a problem; true if it is to be reported, since it has not been for
- * long, by whichever process.
- */
-extern bool pool_note_problem(Oid subid, int sqlstate, const char *message);
-
-/* A problem that has been noted of a subscription is over; or, with 0, all. */
-extern void pool_end_problems(Oid subid, int sqlstate);
-
-/* One of them, by number, copied; false if there are no more. */
-extern bool pool_get_problem(int index, PoolProblem *problem);
-
-/* How many others serve the same subscription in a place before ours? */
-extern int	pool_rank_in_subscription(void);
-
 /* --- hints to the launcher --- */
 
 /* There may be work in this database: the launcher looks at once. */
@@ -249,64 +209,7 @@ extern PoolWorker *pool_entry(int index);
 extern void pool_lock(bool exclusive);
 extern void pool_unlock(void);
 
-/* --- stepping aside of the server's workers --- */
-extern void pool_publish_apply_worker(Oid subid, bool stands_aside);
-typedef enum ApplyWorkerStanding
-{
-	APPLY_UNKNOWN,				/* has not published yet */
-	APPLY_STANDS_ASIDE,
-	APPLY_USES_OWN_WORKERS
-} ApplyWorkerStanding;
-extern ApplyWorkerStanding pool_apply_worker_standing(int pid);
-
-/* In an apply worker: it streams from the subscription's slot, or will try. */
-extern void pool_publish_streaming(bool streams);
-
-/*
- * Does an apply worker of this server stream, or has it done so until no more
- * than so many ms ago (-1: ever), and was not refused since?
- */
-extern bool pool_apply_worker_streams(Oid subid, int grace);
-
-/* --- what has been shown of progress --- */
-
-/*
- * The larger of this percentage and what was returned before for this run of
- * the subscription: what people see does not go back.
- */
-extern double pool_show_percent(Oid dbid, Oid subid, TimestampTz run_start,
-								double percent);
-
-/*
- * The same of the work done.  Who looks when a table is being committed sees
- * it in the catalog as it was, and its worker as it is: nowhere at all.
- */
-extern double pool_show_work(Oid dbid, Oid subid, TimestampTz run_start,
-							 double work);
-
-/* --- what is known of databases --- */
-
-/* The pool, connected to none of them, learns it from those who are. */
-typedef enum DatabaseStanding
-{
-	DATABASE_UNKNOWN,
-	DATABASE_HAS_EXTENSION,
-	DATABASE_LACKS_EXTENSION,
-	DATABASE_HAS_OTHER_VERSION	/* than that of this library */
-} DatabaseStanding;
-
-extern void pool_note_database(Oid dbid, DatabaseStanding standing);
-extern DatabaseStanding pool_database_standing(Oid dbid);
-
-/*
- * A process for this database and owner has ended before it could do anything,
- * or died; or one has looked.  How many have failed since, of any owner.
- */
-extern void pool_note_failure(Oid dbid, Oid userid);
-extern void pool_note_success(Oid dbid, Oid userid);
-extern int	pool_database_failures(Oid dbid);
-
-/* --- requests of other backends --- */
+/* --- requests of other backends (pool_requests.c) --- */
 
 /*
  * Have all processes that serve a subscription, or drop a slot of it, give up;

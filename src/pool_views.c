@@ -23,6 +23,7 @@
 #include "utils/timestamp.h"
 
 #include "pool.h"
+#include "pool_notes.h"
 #include "settings.h"
 
 PG_FUNCTION_INFO_V1(reuse_sync_pool_slots);

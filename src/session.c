@@ -24,6 +24,7 @@
 
 #include "compat.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "session.h"
 #include "settings.h"
 #include "testing.h"
@@ -63,7 +64,7 @@ session_open(Oid subid, bool enabled)
 	context = AllocSetContextCreate(TopMemoryContext, "reuse_sync session",
 									ALLOCSET_DEFAULT_SIZES);
 	StartTransactionCommand();
-	/* See claim() in worker.c: whoever drops it comes before or after. */
+	/* See claim_step() in worker.c: whoever drops it comes before or after. */
 	session_lock_subscription(subid);
 	subscription_changed = false;
 	MemoryContextSwitchTo(context);

@@ -28,6 +28,7 @@
 #include "fingerprint.h"
 #include "lease.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "settings.h"
 #include "slot_offer.h"
 #include "sync_slot.h"

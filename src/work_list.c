@@ -33,6 +33,7 @@
 #include "compat.h"
 #include "lease.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "settings.h"
 #include "slot_orphans.h"
 #include "work_list.h"

@@ -66,6 +66,7 @@
 #include "handover.h"
 #include "lease.h"
 #include "pool.h"
+#include "pool_notes.h"
 #include "resync.h"
 #include "set_back.h"
 #include "settings.h"
