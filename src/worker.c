@@ -13,9 +13,9 @@
  *	claim		in shared memory, against the other workers; then 'd' for all
  *				to see (unit.c)
  *	snapshot	a slot is created, or the worker's slot is used again if the
- *				snapshot fits it (C1 to C5, unit.c and sync_slot.c)
+ *				snapshot fits it (C1 to C5, unit_snapshot.c)
  *	copy		the rows the snapshot sees, committed together with 'f' and all
- *				that a resumption needs (unit.c, copy.c)
+ *				that a resumption needs (unit_copy.c, copy.c)
  *	catch up	the slot's stream from its last position, without what the
  *				snapshot saw (catchup.c, apply.c)
  *	hand over	under a lock: a position, what is below it, 's' (handover.c)
@@ -23,8 +23,8 @@
  * From 's' the server's apply worker goes on by itself.  A table found in 'f'
  * was left by a worker that died or failed: it is finished from the slot
  * linked to it, which then goes.  A table that fails is tried again later and
- * later; the others go on.  When nothing is left to do the slot is dropped at
- * once, and after a while of idleness the process ends.
+ * later, and the others go on (guarded.c).  When nothing is left to do the slot
+ * is dropped at once, and after a while of idleness the process ends.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -38,24 +38,16 @@
 #include <signal.h>
 
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
-#include "replication/walreceiver.h"
-#include "replication/worker_internal.h"
 #include "storage/ipc.h"
-#include "storage/lmgr.h"
-#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "batch.h"
@@ -63,6 +55,7 @@
 #include "compat.h"
 #include "express.h"
 #include "failure.h"
+#include "guarded.h"
 #include "handover.h"
 #include "lease.h"
 #include "pool.h"
@@ -87,15 +80,6 @@
 /* After so many tables the caches of the catalog are emptied. */
 #define MOST_CACHED_TABLES	1000
 
-/* The session, slot and unit at hand, for the error paths. */
-static Session *session = NULL;
-static SyncSlot *slot = NULL;
-static Unit *unit = NULL;
-static Stream *adopted = NULL;	/* of a slot that was taken over */
-
-/* Reset with each subscription served. */
-static MemoryContext serving_context = NULL;
-
 static char database_name[NAMEDATALEN];
 
 /* --- one table --- */
@@ -103,11 +87,11 @@ static char database_name[NAMEDATALEN];
 static void
 drop_own_slot(void)
 {
-	SyncSlot   *old = slot;
+	SyncSlot   *old = my.slot;
 
 	/* slot_drop gives it back whatever happens. */
-	slot = NULL;
-	slot_drop(session, old);
+	my.slot = NULL;
+	slot_drop(my.session, old);
 }
 
 /*
@@ -123,36 +107,36 @@ take_fitting_snapshot(const BatchPlan *plan, bool is_express)
 	TimestampTz start = GetCurrentTimestamp();
 	bool		may_copy = true;
 
-	unit_drop_servers_slots(unit);
+	unit_drop_servers_slots(my.unit);
 	for (;;)
 	{
 		SnapshotVerdict verdict;
 
-		while (slot == NULL)
+		while (my.slot == NULL)
 		{
 			int			n;
 			const Oid  *pending = batch_relids(plan, &n);
 
-			slot = slot_create(session, pending, n, may_copy);
+			my.slot = slot_create(my.session, pending, n, may_copy);
 			may_copy = false;
 			start = GetCurrentTimestamp();
 		}
 		if (is_express)
-			slot_take_origin(slot);
-		unit_use_slot(unit, slot);
+			slot_take_origin(my.slot);
+		unit_use_slot(my.unit, my.slot);
 		pool_set_phase(PHASE_WAITING_FOR_SNAPSHOT);
-		test_point(POINT_snapshot, unit->tables[0].relname);
-		verdict = unit_take_snapshot(unit);
+		test_point(POINT_snapshot, my.unit->tables[0].relname);
+		verdict = unit_take_snapshot(my.unit);
 		test_point(verdict == SNAPSHOT_FITS ? POINT_snapshot_fits :
 				   verdict == SNAPSHOT_TOO_EARLY ? POINT_snapshot_too_early :
-				   POINT_snapshot_needs_new_slot, unit->tables[0].relname);
+				   POINT_snapshot_needs_new_slot, my.unit->tables[0].relname);
 		if (verdict == SNAPSHOT_FITS)
 			return;
 		if (verdict == SNAPSHOT_NEEDS_NEW_SLOT ||
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
 									   SNAPSHOT_PATIENCE))
 		{
-			test_point(POINT_slot_unfit, unit->tables[0].relname);
+			test_point(POINT_slot_unfit, my.unit->tables[0].relname);
 			drop_own_slot();
 		}
 		else
@@ -170,12 +154,12 @@ synchronize_express(const BatchPlan *plan)
 	before = Counters;
 	PG_TRY();
 	{
-		express(unit, slot_stream(session, slot));
+		express(my.unit, slot_stream(my.session, my.slot));
 	}
 	PG_CATCH();
 	{
 		/* Unless it is committed, nothing of it has happened. */
-		if (unit->tables[0].state != SUBREL_STATE_SYNCDONE)
+		if (my.unit->tables[0].state != SUBREL_STATE_SYNCDONE)
 			catalog_restore_counters(&before);
 		PG_RE_THROW();
 	}
@@ -194,11 +178,11 @@ others_wait(void)
 
 	StartTransactionCommand();
 	if (catalog_hold())
-		tables = work_list_tables(session->sub->oid, CurrentMemoryContext,
+		tables = work_list_tables(my.session->sub->oid, CurrentMemoryContext,
 								  &ignored);
 	foreach(lc, tables)
 	{
-		if (((WorkTable *) lfirst(lc))->relid != unit->tables[0].relid)
+		if (((WorkTable *) lfirst(lc))->relid != my.unit->tables[0].relid)
 			result = true;
 	}
 	CommitTransactionCommand();
@@ -212,20 +196,20 @@ synchronize_staged(const BatchPlan *plan)
 {
 	Stream	   *stream;
 
-	if (unit->tables[0].state != SUBREL_STATE_FINISHEDCOPY ||
-		!staged_resume(unit))
+	if (my.unit->tables[0].state != SUBREL_STATE_FINISHEDCOPY ||
+		!staged_resume(my.unit))
 	{
-		staged_announce(unit);
+		staged_announce(my.unit);
 		/* The cleaner may be the one to drop the slot that is lost. */
-		if (unit->empty_first)
+		if (my.unit->empty_first)
 			pool_hint(MyDatabaseId, true);
 		take_fitting_snapshot(plan, false);
-		staged_copy(unit);
-		test_point(POINT_copied, unit->tables[0].relname);
+		staged_copy(my.unit);
+		test_point(POINT_copied, my.unit->tables[0].relname);
 	}
-	stream = unit->slot != NULL ? slot_stream(session, slot) :
-		(adopted = stream_open(session, NameStr(unit->slot_name), NULL));
-	stream_serve(stream, unit);
+	stream = my.unit->slot != NULL ? slot_stream(my.session, my.slot) :
+		(my.adopted = stream_open(my.session, NameStr(my.unit->slot_name), NULL));
+	stream_serve(stream, my.unit);
 	hand_over(stream, others_wait);
 }
 
@@ -237,287 +221,81 @@ drop_adopted_slot(void)
 	bool		gone;
 
 	pool_set_phase(PHASE_DROPPING_SLOTS);
-	test_point(POINT_adopted_drop, unit->tables[0].relname);
-	stream_end(adopted);
-	stream_close(adopted);
-	adopted = NULL;
-	gone = slot_drop_by_name(session->sql, NameStr(unit->slot_name),
+	test_point(POINT_adopted_drop, my.unit->tables[0].relname);
+	stream_end(my.adopted);
+	stream_close(my.adopted);
+	my.adopted = NULL;
+	gone = slot_drop_by_name(my.session->sql, NameStr(my.unit->slot_name),
 							 &message);
 	if (gone)
-		test_point(POINT_adopted_dropped, unit->tables[0].relname);
-	if (slot_record_drop(session->sub->oid, unit->slot_id,
-						 NameStr(unit->slot_name), gone, message))
-		test_point(POINT_adopted_forgotten, unit->tables[0].relname);
+		test_point(POINT_adopted_dropped, my.unit->tables[0].relname);
+	if (slot_record_drop(my.session->sub->oid, my.unit->slot_id,
+						 NameStr(my.unit->slot_name), gone, message))
+		test_point(POINT_adopted_forgotten, my.unit->tables[0].relname);
 	else
 		ereport(LOG,
 				errmsg("could not drop replication slot \"%s\" on the publisher: %s",
-					   NameStr(unit->slot_name), message));
+					   NameStr(my.unit->slot_name), message));
 	pool_release_orphan();
 }
 
 static void
 log_unit(void)
 {
-	UnitTable  *first = &unit->tables[0];
+	UnitTable  *first = &my.unit->tables[0];
 	int64		rows = 0;
 	int64		bytes = 0;
 	char	   *what;
 
-	for (int i = 0; i < unit->ntables; i++)
+	for (int i = 0; i < my.unit->ntables; i++)
 	{
-		rows += unit->tables[i].tuples_copied;
-		bytes += unit->tables[i].bytes_copied;
+		rows += my.unit->tables[i].tuples_copied;
+		bytes += my.unit->tables[i].bytes_copied;
 	}
-	what = unit->ntables == 1 ?
+	what = my.unit->ntables == 1 ?
 		psprintf("table \"%s.%s\"", first->nspname, first->relname) :
-		psprintf("%d tables from \"%s.%s\" on", unit->ntables,
+		psprintf("%d tables from \"%s.%s\" on", my.unit->ntables,
 				 first->nspname, first->relname);
 	ereport(LOG,
 			errmsg("reuse_sync worker synchronized %s of subscription \"%s\": "
 				   INT64_FORMAT " rows, " INT64_FORMAT " bytes, %ld ms, slot \"%s\" %s",
-				   what, session->sub->name, rows, bytes,
-				   TimestampDifferenceMilliseconds(unit->started,
+				   what, my.session->sub->name, rows, bytes,
+				   TimestampDifferenceMilliseconds(my.unit->started,
 												   GetCurrentTimestamp()),
-				   NameStr(unit->slot_name),
-				   unit->slot == NULL ? "taken over" :
-				   unit->slot->units > 0 ? "reused" : "created"));
+				   NameStr(my.unit->slot_name),
+				   my.unit->slot == NULL ? "taken over" :
+				   my.unit->slot->units > 0 ? "reused" : "created"));
 }
 
 /* Synchronize the tables of a batch, which this process has claimed. */
 static void
 synchronize(const BatchPlan *plan, const Batch *batch)
 {
-	unit = unit_begin(session, batch->relids, batch->nrelids,
+	my.unit = unit_begin(my.session, batch->relids, batch->nrelids,
 					  batch->half_done);
-	if (unit == NULL)
+	if (my.unit == NULL)
 		return;					/* another worker has been at it */
-	MemoryContextSwitchTo(unit->context);
-	test_point(POINT_claimed, unit->tables[0].relname);
+	MemoryContextSwitchTo(my.unit->context);
+	test_point(POINT_claimed, my.unit->tables[0].relname);
 	if (batch->express)
 		synchronize_express(plan);
 	else
 		synchronize_staged(plan);
 
-	pool_count_tables(unit->ntables);
+	pool_count_tables(my.unit->ntables);
 	log_unit();
-	if (unit->slot != NULL)
+	if (my.unit->slot != NULL)
 	{
-		slot->position = unit->position;
-		slot->units++;
-		slot->stream->unit = NULL;
+		my.slot->position = my.unit->position;
+		my.slot->units++;
+		my.slot->stream->unit = NULL;
 	}
 	else
 		drop_adopted_slot();
-	test_point(POINT_unit_done, unit->tables[0].relname);
-	MemoryContextSwitchTo(serving_context);
-	unit_end(unit);
-	unit = NULL;
-}
-
-/* --- what goes wrong --- */
-
-/* It may be dropped at any time; then there is nothing left to do or say. */
-static bool
-extension_is_here(void)
-{
-	bool		exists;
-
-	StartTransactionCommand();
-	exists = catalog_exists(0);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(serving_context);
-	return exists;
-}
-
-/*
- * Record it (null: the table only gave way; of no table: something was short),
- * but only log an error in that: it comes from commands that change what the
- * record is about, or from somebody who cancels.
- */
-static void
-try_to_record_failure(Oid relid, const ErrorData *failure)
-{
-	PG_TRY();
-	{
-		if (!OidIsValid(relid))
-			failure_record_shortage(session, failure);
-		else if (failure != NULL)
-		{
-			if (pool_is_draining(MyDatabaseId))
-			{
-				staged_set_back(session, relid, false);
-				resync_give_back(session, relid);
-			}
-			failure_record(session, relid, failure);
-		}
-		else
-			failure_put_off(session, relid);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(serving_context);
-		EmitErrorReport();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		QueryCancelPending = false;
-		work_list_postpone(session->sub->oid, failure_retry_time(1));
-	}
-	PG_END_TRY();
-}
-
-/*
- * Clear up after an error.  Nothing is known of the state of 'sql'.  A slot
- * whose table has got to 'f' is now for that table alone.  If the stream was
- * not yet at this unit it is as it was; else it is to start again where the
- * last unit ended.
- */
-static void
-clean_up(void)
-{
-	bool		link_broken = session->sql != NULL &&
-	publisher_is_broken(session->sql);
-
-	AbortOutOfAnyTransaction();
-	unit_reset_origin();
-	disable_all_timeouts(false);
-	session_disconnect(session);
-	stream_close(adopted);
-	adopted = NULL;
-	pool_release_orphan();
-	if (slot == NULL)
-		pool_set_slot(0, "");
-	else if (unit != NULL && unit->slot == slot)
-	{
-		if (unit->tables[0].state == SUBREL_STATE_FINISHEDCOPY)
-		{
-			slot_abandon(slot);
-			slot = NULL;
-		}
-		else if (slot->stream != NULL &&
-				 (link_broken || slot->stream->unit == unit))
-		{
-			stream_close(slot->stream);
-			slot->stream = NULL;
-		}
-	}
-	MemoryContextSwitchTo(serving_context);
-	unit_end(unit);
-	unit = NULL;
-}
-
-/*
- * Is it for want of a slot, a connection or an origin, or of the publisher
- * itself, before anything of a table was touched?  Then it is no table's
- * failure.
- */
-static bool
-is_shortage(const ErrorData *edata)
-{
-	int			category = ERRCODE_TO_CATEGORY(edata->sqlerrcode);
-
-	return unit == NULL ||
-		(unit->conn == NULL && unit->snapshot == NULL && !unit->refused &&
-		 (slot == NULL || category == ERRCODE_CONNECTION_EXCEPTION ||
-		  category == ERRCODE_INSUFFICIENT_RESOURCES));
-}
-
-/*
- * Whose failure is it?  The relid of the table to be recorded, or InvalidOid.
- * Tables that failed together are served alone from now on, and a table that
- * the express way holds up too long is served the staged way.
- */
-static Oid
-attribute_failure(bool outdated)
-{
-	Oid			relid = InvalidOid;
-
-	if (outdated || unit->tables[0].state == SUBREL_STATE_SYNCDONE)
-		return InvalidOid;
-
-	if (unit->ntables == 1 && !unit->too_long)
-		relid = unit->tables[0].relid;
-	else if (unit->ntables == 1)
-		batch_staged(session, unit->tables[0].relid);
-	else if (unit->at != NULL && unit->too_long)
-		batch_alone(session, unit->at->relid);
-	else if (unit->at != NULL)
-		relid = unit->at->relid;
-	else
-	{
-		for (int i = 0; i < unit->ntables; i++)
-			batch_alone(session, unit->tables[i].relid);
-	}
-	return relid;
-}
-
-/* What a step of the work is done with. */
-typedef struct Step
-{
-	const BatchPlan *plan;
-	Batch	   *batch;
-} Step;
-
-/*
- * Run a step of the work; false if it failed.  The failure is a table's, or
- * that of the way to the publisher; then the subscription is left alone for a
- * while.
- */
-static bool
-guarded(void (*step) (const Step *), const Step *what)
-{
-	ErrorData  *volatile edata = NULL;
-	volatile bool outdated = false;
-	volatile bool in_unit = false;
-	volatile bool begun = false;
-	volatile bool gave_way = false;
-	volatile Oid relid = InvalidOid;
-
-	PG_TRY();
-	{
-		step(what);
-	}
-	PG_CATCH();
-	{
-		HOLD_INTERRUPTS();
-		MemoryContextSwitchTo(serving_context);
-		edata = CopyErrorData();
-		outdated = unit_is_outdated() || pool_let_go_requested();
-		in_unit = !is_shortage(edata);
-		begun = unit != NULL;
-		gave_way = unit != NULL && unit->gives_way;
-		if (in_unit)
-			relid = attribute_failure(outdated);
-		if (!outdated && !in_unit)
-			failure_report_shortage(session, edata);
-		else if (outdated || gave_way || (in_unit && !OidIsValid(relid)))
-			ereport(LOG,
-					errmsg("reuse_sync worker gives up a unit of subscription \"%s\"",
-						   session->sub->name),
-					errdetail_internal("%s", edata->message));
-		else
-			EmitErrorReport();
-		FlushErrorState();
-		clean_up();
-		QueryCancelPending = false;
-		RESUME_INTERRUPTS();
-	}
-	PG_END_TRY();
-
-	MemoryContextSwitchTo(serving_context);
-	if (edata == NULL)
-		return true;
-	if (!extension_is_here())
-		return false;
-	if (OidIsValid(relid))
-		try_to_record_failure(relid, gave_way ? NULL : edata);
-	else if (!outdated && !in_unit)
-	{
-		work_list_postpone(session->sub->oid, failure_shortage_over());
-		if (begun)
-			try_to_record_failure(InvalidOid, edata);
-	}
-	MemoryContextSwitchTo(serving_context);
-	return false;
+	test_point(POINT_unit_done, my.unit->tables[0].relname);
+	MemoryContextSwitchTo(my.context);
+	unit_end(my.unit);
+	my.unit = NULL;
 }
 
 /* --- one subscription --- */
@@ -525,16 +303,16 @@ guarded(void (*step) (const Step *), const Step *what)
 static void
 orphans_step(const Step *what)
 {
-	test_point(POINT_released, session->sub->name);
-	if (lease_is_held(session->sub->oid) &&
-		slot_drop_orphans(session) > 0)
-		work_list_postpone_orphans(session->sub->oid, failure_retry_time(1));
+	test_point(POINT_released, my.session->sub->name);
+	if (lease_is_held(my.session->sub->oid) &&
+		slot_drop_orphans(my.session) > 0)
+		work_list_postpone_orphans(my.session->sub->oid, failure_retry_time(1));
 }
 
 static void
 reconnect_step(const Step *what)
 {
-	session_connect(session);
+	session_connect(my.session);
 }
 
 static void
@@ -546,9 +324,9 @@ synchronize_step(const Step *what)
 static void
 drop_slot_step(const Step *what)
 {
-	if (slot != NULL)
+	if (my.slot != NULL)
 	{
-		session_connect(session);
+		session_connect(my.session);
 		drop_own_slot();
 	}
 	orphans_step(what);
@@ -557,7 +335,7 @@ drop_slot_step(const Step *what)
 static void
 resyncs_step(const Step *what)
 {
-	resync_begin(session);
+	resync_begin(my.session);
 }
 
 /* Begin what is to be synchronized anew; false if the way there is closed. */
@@ -585,10 +363,10 @@ static List *current_tables = NIL;
 static void
 plan_step(const Step *what)
 {
-	session_connect(session);
-	test_point(POINT_connected, session->sub->name);
-	current_plan = batch_plan(session, current_tables);
-	test_point(POINT_planned, session->sub->name);
+	session_connect(my.session);
+	test_point(POINT_connected, my.session->sub->name);
+	current_plan = batch_plan(my.session, current_tables);
+	test_point(POINT_planned, my.session->sub->name);
 }
 
 /*
@@ -603,13 +381,13 @@ static void
 claim_step(const Step *what)
 {
 	Batch	   *batch = what->batch;
-	Oid			subid = session->sub->oid;
+	Oid			subid = my.session->sub->oid;
 	bool		good;
 	int			n = 0;
 
 	StartTransactionCommand();
 	session_lock_subscription(subid);
-	good = catalog_hold() && session_is_current(session, false) &&
+	good = catalog_hold() && session_is_current(my.session, false) &&
 		lease_is_held(subid);
 	if (good)
 	{
@@ -624,7 +402,7 @@ claim_step(const Step *what)
 										   batch->half_done || draining);
 	}
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(serving_context);
+	MemoryContextSwitchTo(my.context);
 	session_is_over = !good;
 }
 
@@ -637,8 +415,8 @@ is_anothers_turn(void)
 	if (!TimestampDifferenceExceeds(tenure_start, now, TENURE))
 		return false;
 	tenure_start = now;
-	anothers_turn = work_list_another_waits(session->sub->oid);
-	MemoryContextSwitchTo(serving_context);
+	anothers_turn = work_list_another_waits(my.session->sub->oid);
+	MemoryContextSwitchTo(my.context);
 	return anothers_turn;
 }
 
@@ -658,7 +436,7 @@ bound_caches(int ntables)
 	StartTransactionCommand();
 	InvalidateSystemCaches();
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(serving_context);
+	MemoryContextSwitchTo(my.context);
 }
 
 /* Serve the tables of a plan; false if the session is over. */
@@ -682,7 +460,7 @@ serve_plan(BatchPlan *plan)
 		if (pool_let_go_requested() ||
 			(ok && !guarded(orphans_step, &step)) ||
 			(!ok && (!extension_is_here() ||
-					 work_list_is_postponed(session->sub->oid))))
+					 work_list_is_postponed(my.session->sub->oid))))
 			return false;
 		bound_caches(batch.nrelids);
 		settings_reload();
@@ -702,10 +480,10 @@ look_for_tables(void)
 	current_tables = NIL;
 	StartTransactionCommand();
 	if (catalog_hold())
-		current_tables = work_list_tables(session->sub->oid, serving_context,
+		current_tables = work_list_tables(my.session->sub->oid, my.context,
 										  &ignored);
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(serving_context);
+	MemoryContextSwitchTo(my.context);
 	return current_tables != NIL;
 }
 
@@ -718,8 +496,8 @@ serve_subscription(const WorkList *work)
 {
 	Step		nothing = {NULL, NULL};
 
-	session = session_open(work->subid, true);
-	if (session == NULL)
+	my.session = session_open(work->subid, true);
+	if (my.session == NULL)
 		return;
 	tenure_start = GetCurrentTimestamp();
 	anothers_turn = false;
@@ -732,13 +510,13 @@ serve_subscription(const WorkList *work)
 	/* Whoever has us let go drops the slot, or has it dropped. */
 	if (!pool_let_go_requested() && extension_is_here())
 		guarded(drop_slot_step, &nothing);
-	if (slot != NULL)
+	if (my.slot != NULL)
 	{
-		slot_abandon(slot);
-		slot = NULL;
+		slot_abandon(my.slot);
+		my.slot = NULL;
 	}
-	session_close(session);
-	session = NULL;
+	session_close(my.session);
+	my.session = NULL;
 	QueryCancelPending = false;
 }
 
@@ -763,10 +541,10 @@ set_up_process(uint64 ticket)
 	SetConfigOption("default_transaction_read_only", "off", PGC_SUSET,
 					PGC_S_OVERRIDE);
 	settings_apply();
-	serving_context = AllocSetContextCreate(TopMemoryContext,
+	my.context = AllocSetContextCreate(TopMemoryContext,
 											"reuse_sync worker",
 											ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(serving_context);
+	MemoryContextSwitchTo(my.context);
 }
 
 /* Is there an extension, of our version, in this database? */
@@ -783,7 +561,7 @@ begin_work(void)
 	if (exists)
 		catalog_forget_strangers();
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(serving_context);
+	MemoryContextSwitchTo(my.context);
 	return exists;
 }
 
@@ -819,8 +597,8 @@ work_loop(void)
 
 		CHECK_FOR_INTERRUPTS();
 		settings_reload();
-		MemoryContextReset(serving_context);
-		MemoryContextSwitchTo(serving_context);
+		MemoryContextReset(my.context);
+		MemoryContextSwitchTo(my.context);
 
 		pool_begin_look();
 		if (pool_is_draining(MyDatabaseId))
@@ -879,7 +657,7 @@ clean(void)
 	if (catalog_hold())
 		catalog_forget_strangers();
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(serving_context);
+	MemoryContextSwitchTo(my.context);
 	pool_set_done();
 }
 
