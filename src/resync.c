@@ -25,6 +25,12 @@
  * server publishes of the table is what has happened to it.  The row goes in
  * the transaction that sets 's' (unit_record_handover).
  *
+ * A relation of its own that is swapped in would leave no dead rows.  But it
+ * needs the table's strongest lock, which waits for every reader and has the
+ * apply worker wait behind it; a snapshot taken before the swap finds the new
+ * file, none of whose rows it sees, and takes the table to be empty; and whoever
+ * replicates the table from this server is not told.
+ *
  * Why no change is lost or applied twice.  Let A be an apply worker of the
  * subscription, S the commit that sets the table back, and G the moment when
  * every A that had read its state before S is gone.

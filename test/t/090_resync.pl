@@ -199,8 +199,10 @@ catch_up($pub, $sub, 's');
 rows_ok($pub, $sub, $_, "$_: later changes") foreach qw(small large nokey);
 
 #
-# Readers see the old rows until they see the new ones; the other tables go on;
-# foreign keys that point at the table stay.
+# Readers see the old rows until they see the new ones, also those whose
+# snapshot is older than the new rows, and who come to the table only when they
+# are there; a reader who keeps the table locked holds nothing up.  The other
+# tables go on; foreign keys that point at the table stay.
 #
 $sub->safe_psql(
 	'postgres', q{
@@ -214,6 +216,13 @@ foreach my $table (qw(small large))
 
 	spoil($table);
 	my $before = $sub->safe_psql('postgres', $count);
+	my ($reader, $latecomer) = map { $sub->background_psql('postgres') } 1, 2;
+	foreach my $session ($reader, $latecomer)
+	{
+		$session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ');
+		$session->query_safe('SELECT txid_current_snapshot()');
+	}
+	is($reader->query_safe($count), $before, "$table: a reader begins");
 	$catchup->close_gate($table);
 	resync($table);
 	$catchup->wait_at_gates([$table]);
@@ -235,6 +244,11 @@ foreach my $table (qw(small large))
 		"$table: its state");
 	$catchup->open_gate($table);
 	resynced_ok($table, "$table: with changes made during the copy");
+	is($reader->query_safe($count), $before,
+		"$table: who has read the old rows goes on reading them");
+	is($latecomer->query_safe($count), $before,
+		"$table: who comes with an older snapshot reads them as well");
+	$_->quit foreach $reader, $latecomer;
 	$sub->safe_psql('postgres', qq{DROP TRIGGER "000 gate $catchup->{number}{$table}" ON $table});
 }
 is( $sub->safe_psql(
