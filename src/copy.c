@@ -27,7 +27,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/copy.h"
@@ -39,13 +38,12 @@
 #include "parser/parse_node.h"
 #include "parser/parse_relation.h"
 #include "replication/logicalrelation.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/rls.h"
 #include "utils/snapmgr.h"
 
+#include "apply_row.h"
 #include "compat.h"
 #include "copy.h"
 #include "table_owner.h"
@@ -106,33 +104,6 @@ check_target(Relation rel, Oid relid)
 				errmsg("table \"%s\" is not the one that was to be copied",
 					   RelationGetRelationName(rel)),
 				errdetail("A table was renamed meanwhile."));
-}
-
-/*
- * It must be open to the current user as well: COPY FROM itself checks neither
- * privileges nor row level security.
- */
-static void
-check_rights(Relation rel)
-{
-	Oid			relid = RelationGetRelid(rel);
-	AclResult	aclresult;
-
-	aclresult = pg_class_aclcheck(relid, GetUserId(), ACL_INSERT);
-	if (aclresult != ACLCHECK_OK)
-		aclcheck_error(aclresult,
-					   get_relkind_objtype(rel->rd_rel->relkind),
-					   RelationGetRelationName(rel));
-
-	if (check_enable_rls(relid, InvalidOid, false) == RLS_ENABLED)
-		ereport(ERROR,
-				errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				errmsg("row-level security keeps user \"%s\" from copying "
-					   "into table \"%s\"",
-					   GetUserNameFromId(GetUserId(), true),
-					   RelationGetRelationName(rel)),
-				errhint("The owner of the subscription needs to be allowed "
-						"to bypass it."));
 }
 
 /*
@@ -496,7 +467,8 @@ copy_table(Publisher *pub, RemoteTable *remote, Oid relid,
 	logicalrep_relmap_update(&remote->rel);
 	entry = logicalrep_rel_open(remote->rel.remoteid, RowExclusiveLock);
 	check_target(entry->localrel, relid);
-	check_rights(entry->localrel);
+	/* COPY FROM itself checks neither privileges nor row level security. */
+	apply_check_rights(entry->localrel, ACL_INSERT);
 
 	/* For defaults, triggers and index expressions. */
 	PushActiveSnapshot(GetTransactionSnapshot());
