@@ -317,58 +317,51 @@ catalog_slots(Oid subid)
 	return catalog_read("slot_catalog", subid, make_slot);
 }
 
-/* Slots made over another connection before keep that one. */
+/*
+ * Keep the connection with all slots of a subscription, and make orphans of
+ * them or not.  Slots made over another connection before keep that one.
+ */
 static void
-keep_connection(Row *row, const char *conninfo, bool must_use_password)
+part_with_slots(Oid subid, const char *conninfo, bool must_use_password,
+				bool orphan)
 {
-	if (row->nulls[SLOT_conninfo])
-		row_set_text(row, SLOT_conninfo,
-					 psprintf("%s%s", must_use_password ? PASSWORD_MARK : "",
-							  conninfo));
+	List	   *slots = catalog_slots(subid);
+	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
+	ListCell   *lc;
+
+	foreach(lc, slots)
+	{
+		SlotRow    *slot = lfirst(lc);
+		Row			row;
+		HeapTuple	old = find_slot(rel, subid, slot->slot_id, &row);
+
+		if (!HeapTupleIsValid(old))
+			continue;
+		if (orphan)
+		{
+			row_set_text(&row, SLOT_state, slot_state_names[SLOT_ORPHANED]);
+			row_set_if(&row, SLOT_relid, false, (Datum) 0);
+		}
+		if (row.nulls[SLOT_conninfo])
+			row_set_text(&row, SLOT_conninfo,
+						 psprintf("%s%s",
+								  must_use_password ? PASSWORD_MARK : "",
+								  conninfo));
+		catalog_put_row(rel, old, &row);
+	}
+	table_close(rel, RowExclusiveLock);
 }
 
 void
 catalog_orphan_slots(Oid subid, const char *conninfo, bool must_use_password)
 {
-	List	   *slots = catalog_slots(subid);
-	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
-	ListCell   *lc;
-
-	foreach(lc, slots)
-	{
-		SlotRow    *slot = lfirst(lc);
-		Row			row;
-		HeapTuple	old = find_slot(rel, subid, slot->slot_id, &row);
-
-		if (!HeapTupleIsValid(old))
-			continue;
-		row_set_text(&row, SLOT_state, slot_state_names[SLOT_ORPHANED]);
-		row_set_if(&row, SLOT_relid, false, (Datum) 0);
-		keep_connection(&row, conninfo, must_use_password);
-		catalog_put_row(rel, old, &row);
-	}
-	table_close(rel, RowExclusiveLock);
+	part_with_slots(subid, conninfo, must_use_password, true);
 }
 
 void
 catalog_keep_conninfo(Oid subid, const char *conninfo, bool must_use_password)
 {
-	List	   *slots = catalog_slots(subid);
-	Relation	rel = catalog_open("slot_catalog", RowExclusiveLock);
-	ListCell   *lc;
-
-	foreach(lc, slots)
-	{
-		SlotRow    *slot = lfirst(lc);
-		Row			row;
-		HeapTuple	old = find_slot(rel, subid, slot->slot_id, &row);
-
-		if (!HeapTupleIsValid(old))
-			continue;
-		keep_connection(&row, conninfo, must_use_password);
-		catalog_put_row(rel, old, &row);
-	}
-	table_close(rel, RowExclusiveLock);
+	part_with_slots(subid, conninfo, must_use_password, false);
 }
 
 List *

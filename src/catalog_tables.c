@@ -304,8 +304,9 @@ catalog_begun_resyncs(void)
 	return n;
 }
 
-void
-catalog_set_resyncs(Oid subid, Oid relid, ResyncStage stage)
+/* Change the rows of a table that are of these stages; null: remove them. */
+static void
+change_resyncs(Oid subid, Oid relid, ResyncStage first, const char *stage)
 {
 	List	   *rows = catalog_resyncs(subid);
 	Relation	rel = catalog_open("resync", RowExclusiveLock);
@@ -317,39 +318,34 @@ catalog_set_resyncs(Oid subid, Oid relid, ResyncStage stage)
 		Row			row;
 		HeapTuple	old;
 
-		if (resync->relid != relid || resync->stage == stage)
+		if (resync->relid != relid || resync->stage < first ||
+			stage == resync_stage_names[resync->stage])
 			continue;
 		old = find_resync(rel, subid, relid, resync->xid, &row);
-		if (HeapTupleIsValid(old))
+		if (!HeapTupleIsValid(old))
+			continue;
+		if (stage == NULL)
+			CatalogTupleDelete(rel, &old->t_self);
+		else
 		{
-			row_set_text(&row, RESYNC_stage, resync_stage_names[stage]);
+			row_set_text(&row, RESYNC_stage, stage);
 			catalog_put_row(rel, old, &row);
 		}
 	}
+	CommandCounterIncrement();
 	table_close(rel, RowExclusiveLock);
+}
+
+void
+catalog_set_resyncs(Oid subid, Oid relid, ResyncStage stage)
+{
+	change_resyncs(subid, relid, RESYNC_REQUESTED, resync_stage_names[stage]);
 }
 
 void
 catalog_remove_resyncs(Oid subid, Oid relid, ResyncStage stage)
 {
-	List	   *rows = catalog_resyncs(subid);
-	Relation	rel = catalog_open("resync", RowExclusiveLock);
-	ListCell   *lc;
-
-	foreach(lc, rows)
-	{
-		ResyncRow  *resync = lfirst(lc);
-		Row			row;
-		HeapTuple	old;
-
-		if (resync->relid != relid || resync->stage < stage)
-			continue;
-		old = find_resync(rel, subid, relid, resync->xid, &row);
-		if (HeapTupleIsValid(old))
-			CatalogTupleDelete(rel, &old->t_self);
-	}
-	CommandCounterIncrement();
-	table_close(rel, RowExclusiveLock);
+	change_resyncs(subid, relid, stage, NULL);
 }
 
 /* --- sizes --- */
