@@ -17,9 +17,6 @@
 
 #include <signal.h>
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/pg_subscription.h"
 #include "miscadmin.h"
 #include "replication/worker_internal.h"
@@ -30,6 +27,7 @@
 #include "at_commit.h"
 #include "pool.h"
 #include "pool_notes.h"
+#include "subscriptions.h"
 #include "testing.h"
 
 /* The lists live in the transaction's memory. */
@@ -74,20 +72,15 @@ at_commit_let_go(Oid subid)
 static List *
 list_apply_workers(void)
 {
-	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
-										  NULL);
-	HeapTuple	tuple;
 	List	   *pids = NIL;
+	ListCell   *lc;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach(lc, subscriptions_of(MyDatabaseId))
 	{
-		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
+		Form_pg_subscription form = lfirst(lc);
 		LogicalRepWorker *worker;
 		int			pid = 0;
 
-		if (form->subdbid != MyDatabaseId)
-			continue;
 		LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
 		worker = logicalrep_worker_find(form->oid, InvalidOid, true);
 		if (worker != NULL && worker->proc != NULL)
@@ -96,8 +89,6 @@ list_apply_workers(void)
 		if (pid != 0)
 			pids = lappend_int(pids, pid);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	return pids;
 }
 

@@ -18,9 +18,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xlog.h"
 #include "common/hashfn.h"
 #include "executor/spi.h"
@@ -39,6 +36,7 @@
 #include "pool.h"
 #include "pool_notes.h"
 #include "settings.h"
+#include "subscriptions.h"
 
 PG_FUNCTION_INFO_V1(reuse_sync_check);
 
@@ -188,27 +186,21 @@ check_table_name(const char *nspname, const char *relname)
 
 /* --- the subscriptions --- */
 
-/* Those of this database, by oid. */
+/* Those of this database. */
 static List *
 subscriptions(void)
 {
-	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
-										  NULL);
-	HeapTuple	tuple;
 	List	   *subs = NIL;
+	ListCell   *lc;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach(lc, subscriptions_of(MyDatabaseId))
 	{
-		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
-		Subscription *sub;
+		Subscription *sub =
+		GetSubscription(((Form_pg_subscription) lfirst(lc))->oid, true);
 
-		if (form->subdbid == MyDatabaseId &&
-			(sub = GetSubscription(form->oid, true)) != NULL)
+		if (sub != NULL)
 			subs = lappend(subs, sub);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	return subs;
 }
 

@@ -55,6 +55,7 @@
 #include "pool.h"
 #include "pool_notes.h"
 #include "settings.h"
+#include "subscriptions.h"
 #include "testing.h"
 #include "worker.h"
 
@@ -136,20 +137,15 @@ make_due(WorkerGroup *group)
 static void
 refresh_groups(void)
 {
-	Relation	rel;
-	SysScanDesc scan;
-	HeapTuple	tuple;
 	ListCell   *lc;
 
 	foreach(lc, groups)
 		((WorkerGroup *) lfirst(lc))->seen = false;
 
 	StartTransactionCommand();
-	rel = table_open(SubscriptionRelationId, AccessShareLock);
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach(lc, subscriptions_of(InvalidOid))
 	{
-		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
+		Form_pg_subscription form = lfirst(lc);
 
 		/* A drain has to do with what is disabled, too. */
 		if (form->subenabled || pool_is_draining(form->subdbid))
@@ -161,8 +157,6 @@ refresh_groups(void)
 			group->known = group->seen = true;
 		}
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
 
 	foreach(lc, groups)

@@ -16,25 +16,21 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/table.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
 #include "compat.h"
 #include "pool.h"
 #include "rights.h"
+#include "subscriptions.h"
 
 PG_FUNCTION_INFO_V1(reuse_sync_wait_for_sync);
 
@@ -82,30 +78,6 @@ has_failed(Oid subid, Oid relid, TimestampTz since, char **error)
 		return false;
 	*error = progress.last_error ? progress.last_error : "";
 	return true;
-}
-
-/*
- * Is the subscription there now?  For a moment after it was dropped its tables
- * are not seen any more while caches still have it.
- */
-static bool
-subscription_exists(Oid subid)
-{
-	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan;
-	ScanKeyData key;
-	bool		exists;
-
-	ScanKeyInit(&key, Anum_pg_subscription_oid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(subid));
-	scan = systable_beginscan(rel, SubscriptionObjectIndexId, true, snapshot,
-							  1, &key);
-	exists = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
-	return exists;
 }
 
 /* A table to wait for. */

@@ -16,9 +16,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_subscription.h"
@@ -36,6 +33,7 @@
 #include "pool_notes.h"
 #include "settings.h"
 #include "slot_orphans.h"
+#include "subscriptions.h"
 #include "work_list.h"
 
 typedef struct Postponed
@@ -290,22 +288,16 @@ work_list_tables(Oid subid, MemoryContext context, TimestampTz *next_look)
 static List *
 my_subscriptions(bool enabled)
 {
-	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
-										  NULL);
-	HeapTuple	tuple;
 	List	   *result = NIL;
+	ListCell   *lc;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach(lc, subscriptions_of(MyDatabaseId))
 	{
-		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
+		Form_pg_subscription form = lfirst(lc);
 
-		if (form->subdbid == MyDatabaseId && form->subenabled == enabled &&
-			form->subowner == GetUserId())
+		if (form->subenabled == enabled && form->subowner == GetUserId())
 			result = lappend_oid(result, form->oid);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	return result;
 }
 
