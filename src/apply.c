@@ -7,7 +7,8 @@
  * unit is a few of them.  A RELATION message precedes the first change of each
  * remote table; there, once, the table's name is compared with the targets and
  * the answer is kept under the remote id.  The changes themselves then cost
- * one hash lookup, and nothing more if the table is none of ours.
+ * one hash lookup, and nothing more if the table is none of ours.  One of ours
+ * that has got another name is told by its oid on the publisher.
  *
  * A change of a target goes through these steps:
  *
@@ -49,12 +50,14 @@
 #include "apply_row.h"
 #include "apply_truncate.h"
 #include "table_owner.h"
+#include "testing.h"
 
 /* What this stream has said of a remote relation. */
 typedef struct RemoteRelation
 {
 	LogicalRepRelId remoteid;	/* hash key */
 	const ApplyTarget *target;	/* NULL if not of the unit */
+	const ApplyTarget *renamed; /* that it is, but not by that name */
 	StringInfoData message;		/* the RELATION message */
 	int			natts;			/* columns announced: tuples have as many */
 	NameData	nspname;		/* both empty if too long to exist here */
@@ -107,6 +110,9 @@ static RemoteRelation *lookup_remote(LogicalRepRelId remoteid);
 static const ApplyTarget *find_target(const ApplyStream *stream,
 									  const char *nspname,
 									  const char *relname);
+static const ApplyTarget *find_renamed(const ApplyStream *stream,
+									   LogicalRepRelId remoteid);
+static void check_not_renamed(const RemoteRelation *remote);
 static void message_error_context(void *arg);
 
 
@@ -171,6 +177,8 @@ apply_set_targets(ApplyStream *stream, const ApplyTarget *targets,
 	{
 		remote->target = find_target(stream, NameStr(remote->nspname),
 									 NameStr(remote->relname));
+		remote->renamed = remote->target != NULL ? NULL :
+			find_renamed(stream, remote->remoteid);
 		if (remote->target != NULL)
 			map_relation(remote->message);
 	}
@@ -294,6 +302,7 @@ handle_relation(StringInfo s)
 	StringInfoData message = *s;
 	LogicalRepRelation *rel = logicalrep_read_rel(s);
 	RemoteRelation *remote;
+	const ApplyTarget *before;
 	bool		found;
 
 	pq_getmsgend(s);
@@ -307,7 +316,11 @@ handle_relation(StringInfo s)
 
 	remote = hash_search(current->relations, &rel->remoteid, HASH_ENTER,
 						 &found);
+	before = !found ? NULL :
+		remote->target != NULL ? remote->target : remote->renamed;
 	remote->target = find_target(current, rel->nspname, rel->relname);
+	remote->renamed = remote->target != NULL ? NULL :
+		before != NULL ? before : find_renamed(current, rel->remoteid);
 	remote->natts = rel->natts;
 	keep_message(remote, found, &message);
 
@@ -373,7 +386,11 @@ handle_row(Message *msg, StringInfo s, bool skip)
 	bool		has_oldtup;
 
 	if (remote->target == NULL)
+	{
+		if (!skip)
+			check_not_renamed(remote);
 		return false;
+	}
 	if (skip)
 		return true;
 
@@ -442,6 +459,9 @@ handle_truncate(Message *msg, StringInfo s, bool skip)
 	foreach(lc, logicalrep_read_truncate(s, &cascade, &restart_seqs))
 	{
 		RemoteRelation *remote = lookup_remote(lfirst_oid(lc));
+
+		if (!skip)
+			check_not_renamed(remote);
 
 		/* unique, as the relation map refuses to open one twice */
 		if (remote->target != NULL)
@@ -637,6 +657,38 @@ find_target(const ApplyStream *stream, const char *nspname,
 	}
 
 	return NULL;
+}
+
+/*
+ * The target that has this oid on the publisher.
+ */
+static const ApplyTarget *
+find_renamed(const ApplyStream *stream, LogicalRepRelId remoteid)
+{
+	for (int i = 0; i < stream->ntargets; i++)
+	{
+		if (stream->targets[i].remoteid == remoteid)
+			return &stream->targets[i];
+	}
+
+	return NULL;
+}
+
+/*
+ * The server's own worker takes a change to the table that has its name here,
+ * and throws if there is none.  The name may yet be given to the table that we
+ * have copied: so its changes must not be passed over meanwhile.
+ */
+static void
+check_not_renamed(const RemoteRelation *remote)
+{
+	if (remote->renamed != NULL && guard_is_on("renamed"))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" has been renamed to \"%s.%s\" on the publisher",
+						remote->renamed->nspname, remote->renamed->relname,
+						NameStr(remote->nspname), NameStr(remote->relname)),
+				 errhint("Rename it here as well.")));
 }
 
 /*

@@ -29,6 +29,7 @@ typedef struct ApplyTarget
 	Oid			relid;			/* local relation */
 	const char *nspname;		/* its schema, the same on the publisher */
 	const char *relname;		/* its name, the same on the publisher */
+	Oid			remoteid;		/* its oid there; InvalidOid: not known */
 } ApplyTarget;
 
 /* What one stream has said of remote relations, and whose changes count. */
@@ -71,8 +72,9 @@ extern void apply_set_transaction(TransactionId xid, XLogRecPtr commit_lsn);
  * Locks: ROW EXCLUSIVE on the table changed, ACCESS EXCLUSIVE for TRUNCATE,
  * both until the end of the local transaction.  Throws what the server's
  * apply worker throws for the same cause, with a context that names table,
- * column, xid and LSN; ERRCODE_PROTOCOL_VIOLATION for messages that a stream
- * without streaming and two_phase cannot hold.
+ * column, xid and LSN; ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE for changes of
+ * a target that is known by another name there now; ERRCODE_PROTOCOL_VIOLATION
+ * for messages that a stream without streaming and two_phase cannot hold.
  */
 extern bool apply_message(ApplyStream *stream, StringInfo s, bool skip);
 

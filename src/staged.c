@@ -109,6 +109,33 @@ adopt_slot(Unit *unit)
 	MemoryContextSwitchTo(caller);
 }
 
+/*
+ * What the publisher has the table as, which tells that it is renamed there
+ * later.  If it has been renamed already, the stream might bring its changes by
+ * a name that nobody knows to be its own.
+ */
+static void
+read_remoteid(Unit *unit)
+{
+	UnitTable  *table = &unit->tables[0];
+	Publisher  *conn = unit->session->sql;
+	PublisherResult *res;
+
+	res = publisher_query(conn,
+						  psprintf("SELECT c.oid FROM pg_catalog.pg_class c"
+								   " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+								   " WHERE n.nspname = %s AND c.relname = %s",
+								   publisher_literal(conn, table->nspname),
+								   publisher_literal(conn, table->relname)));
+	if (res->nrows != 1)
+		ereport(ERROR,
+				errcode(ERRCODE_UNDEFINED_OBJECT),
+				errmsg("table \"%s.%s\" does not exist on the publisher",
+					   table->nspname, table->relname),
+				errhint("If it was renamed there, rename it here as well, else drop it from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
+	unit->targets[0].remoteid = strtoul(publisher_value(res, 0, 0), NULL, 10);
+}
+
 bool
 staged_resume(Unit *unit)
 {
@@ -146,6 +173,7 @@ staged_resume(Unit *unit)
 														NameStr(unit->slot_name))),
 					   unit->position, &reason))
 	{
+		read_remoteid(unit);
 		if (!ours)
 			adopt_slot(unit);
 		/* No other worker takes it for an orphan while we finish. */

@@ -431,7 +431,7 @@ unit_begin(Session *session, const Oid *relids, int nrelids, bool half_done)
 		unit->targets[i] = (ApplyTarget)
 		{
 			unit->tables[i].relid, unit->tables[i].nspname,
-				unit->tables[i].relname
+				unit->tables[i].relname, InvalidOid
 		};
 	return unit;
 }

@@ -173,6 +173,7 @@ describe_tables(Unit *unit, const PublisherResult *res)
 		unit->at = &unit->tables[i];
 		remote_tables_read(descriptions, unit->remotes, i);
 		unit->at->bytes_total = unit->remotes[i].bytes;
+		unit->targets[i].remoteid = unit->remotes[i].rel.remoteid;
 		test_point(POINT_described, unit->at->relname);
 	}
 	unit->at = NULL;
