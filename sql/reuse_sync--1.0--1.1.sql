@@ -77,8 +77,9 @@ CREATE FUNCTION reuse_sync.pool_copies(
     OUT datid oid,
     OUT subid oid,
     OUT relid oid,
-    OUT done boolean,                   -- another of its unit is being copied
+    OUT done boolean,
     OUT bytes_copied bigint,
+    OUT tuples_copied bigint,           -- null until it is done
     OUT bytes_expected bigint,
     OUT tuples_expected bigint,
     OUT copy_start timestamptz)
@@ -127,13 +128,14 @@ SELECT s.oid AS subid,
        coalesce(w.slot_name, c.slot_name) AS slot_name,
        CASE WHEN r.srsubstate IN ('f', 's', 'r')
             THEN coalesce(p.bytes_total, z.bytes)
+            WHEN k.done THEN k.bytes_copied
             ELSE greatest(coalesce(k.bytes_expected, z.bytes), k.bytes_copied)
             END AS bytes_total,
        CASE WHEN r.srsubstate IN ('i', 'd') AND w.pid IS NOT NULL
             THEN coalesce(k.bytes_copied, 0)
             ELSE p.bytes_copied END AS bytes_copied,
        CASE WHEN r.srsubstate IN ('i', 'd') AND w.pid IS NOT NULL
-            THEN coalesce(y.tuples_processed, 0)
+            THEN coalesce(k.tuples_copied, y.tuples_processed, 0)
             ELSE p.tuples_copied END AS tuples_copied,
        CASE WHEN r.srsubstate IN ('i', 'd') AND w.pid IS NOT NULL
             THEN w.unit_start ELSE p.started_at END AS started_at,

@@ -266,6 +266,8 @@ pool_claim_tables(Oid subid, Oid *relids, int nrelids, bool half_done)
 			if (!claimed_by_another(subid, relids[i]))
 				relids[n++] = relids[i];
 		memcpy(MyPoolWorker->relids, relids, n * sizeof(Oid));
+		for (int i = 0; i < n; i++)
+			MyPoolWorker->copied[i].tuples = -1;
 		MyPoolWorker->nrelids = n;
 		MyPoolWorker->bytes_copied = 0;
 		MyPoolWorker->bytes_total = -1;
@@ -507,6 +509,20 @@ pool_begin_copy(Oid relid, int64 bytes_expected, int64 tuples_expected)
 	MyPoolWorker->bytes_before = MyPoolWorker->bytes_copied;
 	MyPoolWorker->bytes_expected = bytes_expected;
 	MyPoolWorker->tuples_expected = tuples_expected;
+	pool_unlock();
+}
+
+void
+pool_end_copy(int64 bytes, int64 tuples)
+{
+	pool_lock(true);
+	for (int i = 0; i < MyPoolWorker->nrelids; i++)
+	{
+		if (MyPoolWorker->relids[i] != MyPoolWorker->at)
+			continue;
+		MyPoolWorker->copied[i].bytes = bytes;
+		MyPoolWorker->copied[i].tuples = tuples;
+	}
 	pool_unlock();
 }
 

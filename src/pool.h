@@ -50,6 +50,13 @@ typedef enum PoolPhase
 /* Most tables of one unit; the upper limit of batch_tables. */
 #define POOL_MAX_BATCH	256
 
+/* What has been copied of a table of a unit. */
+typedef struct PoolCopied
+{
+	int64		bytes;
+	int64		tuples;			/* -1: its copy is not done */
+} PoolCopied;
+
 /* One process of the pool. */
 typedef struct PoolWorker
 {
@@ -74,6 +81,7 @@ typedef struct PoolWorker
 	NameData	cleanup_slot_name;
 	int			nrelids;		/* tables claimed, of that subscription */
 	Oid			relids[POOL_MAX_BATCH];
+	PoolCopied	copied[POOL_MAX_BATCH]; /* of each of them */
 	int64		tables_synced;
 	int64		bytes_copied;	/* of the current unit */
 	int64		bytes_total;	/* as the publisher has it, -1: not known */
@@ -84,7 +92,7 @@ typedef struct PoolWorker
 	uint64		snapshot_xmin;	/* of its transaction there, 0: none */
 	TimestampTz unit_start;
 
-	/* the table being copied, or copied last; tables go by their oids */
+	/* the table being copied, or copied last */
 	Oid			at;				/* InvalidOid: none yet */
 	TimestampTz copy_start;
 	int64		bytes_before;	/* of bytes_copied, for other tables */
@@ -176,9 +184,10 @@ extern void pool_report_look(int pending, TimestampTz next_look);
 extern void pool_count_bytes(int64 bytes);
 extern void pool_set_bytes_total(int64 bytes);
 
-/* The copy of a table of the unit begins; -1: not known. */
+/* The copy of a table of the unit begins; -1: not known.  And it is done. */
 extern void pool_begin_copy(Oid relid, int64 bytes_expected,
 							int64 tuples_expected);
+extern void pool_end_copy(int64 bytes, int64 tuples);
 extern void pool_count_tables(int n);
 
 /*

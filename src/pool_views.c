@@ -37,7 +37,7 @@ PG_FUNCTION_INFO_V1(reuse_sync_show_percent);
 PG_FUNCTION_INFO_V1(reuse_sync_show_work);
 
 #define POOL_WORKERS_COLS	16
-#define POOL_COPIES_COLS	9
+#define POOL_COPIES_COLS	10
 #define POOL_SLOTS_COLS		8
 #define POOL_PROBLEMS_COLS	3
 
@@ -130,20 +130,23 @@ reuse_sync_pool_workers(PG_FUNCTION_ARGS)
 }
 
 static void
-put_copy(ReturnSetInfo *rsinfo, const PoolWorker *w, Oid relid)
+put_copy(ReturnSetInfo *rsinfo, const PoolWorker *w, int table)
 {
 	Datum		values[POOL_COPIES_COLS];
 	bool		nulls[POOL_COPIES_COLS] = {0};
-	bool		done = relid < w->at;
+	const PoolCopied *copied = &w->copied[table];
+	bool		done = copied->tuples >= 0;
 	int			i = 0;
 
 #define PUT(isset, datum) (nulls[i] = !(isset), values[i++] = (datum))
 	PUT(true, Int32GetDatum(w->pid));
 	PUT(true, ObjectIdGetDatum(w->dbid));
 	PUT(true, ObjectIdGetDatum(w->subid));
-	PUT(true, ObjectIdGetDatum(relid));
+	PUT(true, ObjectIdGetDatum(w->relids[table]));
 	PUT(true, BoolGetDatum(done));
-	PUT(!done, Int64GetDatum(w->bytes_copied - w->bytes_before));
+	PUT(true, Int64GetDatum(done ? copied->bytes :
+							w->bytes_copied - w->bytes_before));
+	PUT(done, Int64GetDatum(copied->tuples));
 	PUT(!done && w->bytes_expected >= 0, Int64GetDatum(w->bytes_expected));
 	PUT(!done && w->tuples_expected >= 0, Int64GetDatum(w->tuples_expected));
 	PUT(!done, TimestampTzGetDatum(w->copy_start));
@@ -156,8 +159,8 @@ static void
 put_copies(ReturnSetInfo *rsinfo, const PoolWorker *w)
 {
 	for (int i = 0; OidIsValid(w->at) && i < w->nrelids; i++)
-		if (w->relids[i] <= w->at)
-			put_copy(rsinfo, w, w->relids[i]);
+		if (w->relids[i] == w->at || w->copied[i].tuples >= 0)
+			put_copy(rsinfo, w, i);
 }
 
 /*

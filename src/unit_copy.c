@@ -108,6 +108,7 @@ copy_one(Unit *unit, int i, int64 bytes_expected, int64 tuples_expected)
 									  table->relid, copy_progress);
 	table->bytes_copied = MyPoolWorker->bytes_copied - before;
 	table->bytes_total = table->bytes_copied;
+	pool_end_copy(table->bytes_copied, table->tuples_copied);
 	Counters.bytes_copied += table->bytes_copied;
 	test_point(POINT_table_copied, table->relname);
 	unit->at = NULL;
