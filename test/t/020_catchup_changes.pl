@@ -21,10 +21,13 @@ my $pub = new_publisher(
 	logical_decoding_work_mem => '256kB',
 	synchronous_standby_names => 'nobody',
 	synchronous_commit        => 'local');
+# On a machine that has much else to do a unit must not give way for that: with
+# its next try, it would wait for what the test lets go only afterwards.
 my $sub = new_subscriber(
 	'sub',
-	max_sync_workers_per_subscription => 4,
-	'reuse_sync.batch_tables'         => 1);
+	max_sync_workers_per_subscription  => 4,
+	'reuse_sync.batch_tables'          => 1,
+	'reuse_sync.handover_lock_timeout' => '1min');
 my $catchup = CatchUp->new($pub, $sub);
 
 # Insert 150 rows in a subtransaction each, and roll every third of them back:
