@@ -91,7 +91,6 @@ express(Unit *unit, Stream *stream)
 		takes_too_long(unit, "applying changes under the lock on the tables");
 	disable_timeout(STATEMENT_TIMEOUT, false);
 	unit->too_long = false;
-	if (!pool_let_go_requested())
-		QueryCancelPending = false;
+	pool_forget_cancel();
 	handover_finish(stream);
 }

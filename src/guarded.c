@@ -25,6 +25,7 @@
 #include "pool.h"
 #include "resync.h"
 #include "staged.h"
+#include "testing.h"
 #include "work_list.h"
 
 Serving		my;
@@ -41,6 +42,14 @@ extension_is_here(void)
 	return exists;
 }
 
+void
+guarded_let_cancel(bool let)
+{
+	if (let)
+		pool_forget_cancel();
+	QueryCancelHoldoffCount = let || !guard_is_on("between_steps") ? 0 : 1;
+}
+
 /*
  * Record it (null: the table only gave way; of no table: something was short),
  * but only log an error in that: it comes from commands that change what the
@@ -51,6 +60,7 @@ try_to_record_failure(Oid relid, const ErrorData *failure)
 {
 	PG_TRY();
 	{
+		guarded_let_cancel(true);
 		if (!OidIsValid(relid))
 			failure_record_shortage(my.session, failure);
 		else if (failure != NULL)
@@ -71,10 +81,10 @@ try_to_record_failure(Oid relid, const ErrorData *failure)
 		EmitErrorReport();
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
-		QueryCancelPending = false;
 		work_list_postpone(my.session->sub->oid, failure_retry_time(1));
 	}
 	PG_END_TRY();
+	guarded_let_cancel(false);
 }
 
 /*
@@ -89,6 +99,7 @@ clean_up(void)
 	bool		link_broken = my.session->sql != NULL &&
 	publisher_is_broken(my.session->sql);
 
+	test_point(POINT_clear_up, my.session->sub->name);
 	AbortOutOfAnyTransaction();
 	unit_reset_origin();
 	disable_all_timeouts(false);
@@ -174,6 +185,7 @@ guarded(void (*step) (const Step *), const Step *what)
 
 	PG_TRY();
 	{
+		guarded_let_cancel(true);
 		step(what);
 	}
 	PG_CATCH();
@@ -198,15 +210,18 @@ guarded(void (*step) (const Step *), const Step *what)
 			EmitErrorReport();
 		FlushErrorState();
 		clean_up();
-		QueryCancelPending = false;
 		RESUME_INTERRUPTS();
 	}
 	PG_END_TRY();
 
+	guarded_let_cancel(false);
 	MemoryContextSwitchTo(my.context);
 	if (edata == NULL)
 		return true;
-	if (!extension_is_here())
+
+	/* Whoever has us let go may have what it would take to keep an error. */
+	if ((pool_let_go_requested() && guard_is_on("let_go")) ||
+		!extension_is_here())
 		return false;
 	if (OidIsValid(relid))
 		try_to_record_failure(relid, gave_way ? NULL : edata);

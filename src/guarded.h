@@ -39,6 +39,13 @@ typedef struct Step
 } Step;
 
 /*
+ * A cancel is meant for what is at work: a step, or something else that can
+ * be cancelled.  In between it would end the process: one that has us let go
+ * waits for the next step, and any other is in vain.
+ */
+extern void guarded_let_cancel(bool let);
+
+/*
  * Run a step of the work; false if it failed.  Then all that it had is let go
  * of.  The failure is kept as a table's, or as that of the way to the
  * publisher; then the subscription is left alone for a while.  Throws nothing

@@ -267,8 +267,7 @@ try_hand_over(Stream *stream)
 			give_up_lock(stream, &before);
 		disable_timeout(STATEMENT_TIMEOUT, false);
 		/* It may have struck when all was done. */
-		if (!pool_let_go_requested())
-			QueryCancelPending = false;
+		pool_forget_cancel();
 	}
 	PG_CATCH();
 	{

@@ -22,6 +22,7 @@
 #include "compat.h"
 #include "pool_shared.h"
 #include "settings.h"
+#include "testing.h"
 
 PoolShared *Pool = NULL;
 PoolWorker *MyPoolWorker = NULL;
@@ -454,6 +455,19 @@ bool
 pool_let_go_requested(void)
 {
 	return MyPoolWorker->let_go;
+}
+
+void
+pool_forget_cancel(void)
+{
+	/* The flag is set before the signal is sent, so it is read after. */
+	QueryCancelPending = false;
+	pg_memory_barrier();
+	if (MyPoolWorker->let_go && guard_is_on("let_go"))
+	{
+		QueryCancelPending = true;
+		InterruptPending = true;
+	}
 }
 
 void

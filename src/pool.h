@@ -176,6 +176,12 @@ extern int	pool_rank_in_subscription(void);
 
 extern bool pool_let_go_requested(void);
 
+/*
+ * Forget a cancel, since what it was meant for is over; but not one that has us
+ * let go, for which somebody waits who does not ask twice.
+ */
+extern void pool_forget_cancel(void);
+
 /* This process ends because there is nothing to do. */
 extern void pool_set_done(void);
 extern bool pool_leave_requested(void);

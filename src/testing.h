@@ -35,6 +35,8 @@
  */
 #define TEST_POINTS(POINT) \
 	POINT(looked, race, "a look has found work, which is not reported") \
+	POINT(between_steps, race, "what comes next is decided, not begun") \
+	POINT(clear_up, race, "a step has failed, what it held is about to go") \
 	POINT(connected, worker, "connected to the publisher") \
 	POINT(planned, worker, "tables put into batches") \
 	POINT(claimed, both, "tables claimed in shared memory") \

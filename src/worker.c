@@ -406,18 +406,23 @@ claim_step(const Step *what)
 	session_is_over = !good;
 }
 
+static void
+turn_step(const Step *what)
+{
+	anothers_turn = work_list_another_waits(my.session->sub->oid);
+}
+
 /* Every so often, see whether another subscription waits for a worker. */
 static bool
 is_anothers_turn(void)
 {
+	Step		nothing = {NULL, NULL};
 	TimestampTz now = GetCurrentTimestamp();
 
 	if (!TimestampDifferenceExceeds(tenure_start, now, TENURE))
 		return false;
 	tenure_start = now;
-	anothers_turn = work_list_another_waits(my.session->sub->oid);
-	MemoryContextSwitchTo(my.context);
-	return anothers_turn;
+	return !guarded(turn_step, &nothing) || anothers_turn;
 }
 
 /*
@@ -450,6 +455,7 @@ serve_plan(BatchPlan *plan)
 		Step		step = {plan, &batch};
 		bool		ok;
 
+		test_point(POINT_between_steps, my.session->sub->name);
 		if (pool_leave_requested() || !guarded(reconnect_step, &step) ||
 			!guarded(claim_step, &step) || session_is_over)
 			return false;
@@ -471,20 +477,26 @@ serve_plan(BatchPlan *plan)
 	return true;
 }
 
-/* Are there tables to plan for?  Not once the extension is gone. */
-static bool
-look_for_tables(void)
+static void
+look_step(const Step *what)
 {
 	TimestampTz ignored = 0;
 
-	current_tables = NIL;
 	StartTransactionCommand();
 	if (catalog_hold())
 		current_tables = work_list_tables(my.session->sub->oid, my.context,
 										  &ignored);
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(my.context);
-	return current_tables != NIL;
+}
+
+/* Are there tables to plan for?  Not once the extension is gone. */
+static bool
+look_for_tables(void)
+{
+	Step		nothing = {NULL, NULL};
+
+	current_tables = NIL;
+	return guarded(look_step, &nothing) && current_tables != NIL;
 }
 
 /*
@@ -517,7 +529,6 @@ serve_subscription(const WorkList *work)
 	}
 	session_close(my.session);
 	my.session = NULL;
-	QueryCancelPending = false;
 }
 
 /* --- the process --- */
@@ -591,6 +602,7 @@ work_loop(void)
 	bool		worked = false;
 	Oid			last_served = InvalidOid;
 
+	guarded_let_cancel(false);
 	while (!pool_leave_requested())
 	{
 		WorkList   *work;
@@ -602,7 +614,11 @@ work_loop(void)
 
 		pool_begin_look();
 		if (pool_is_draining(MyDatabaseId))
+		{
+			guarded_let_cancel(true);
 			set_back_disabled();
+			guarded_let_cancel(false);
+		}
 		work = work_list_look(last_served, anothers_turn);
 		if (work->gone)
 		{
