@@ -267,8 +267,8 @@ sub cannot_be_dropped
 	return;
 }
 
-# Something on the publisher is cancelled there: that does not cancel the
-# DROP SUBSCRIPTION here.
+# The command that drops the slot is cancelled on the publisher: the slot is left
+# to the pool.  See test/races/publisher_says.pl for other commands.
 sub cancelled_there
 {
 	my $view = $pub->safe_psql('postgres',
