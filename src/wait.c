@@ -30,6 +30,7 @@
 #include "compat.h"
 #include "pool.h"
 #include "rights.h"
+#include "testing.h"
 #include "subscriptions.h"
 
 PG_FUNCTION_INFO_V1(reuse_sync_wait_for_sync);
@@ -91,6 +92,19 @@ count_unready(Oid subid, Oid relid, TimestampTz since, SyncStatus *status)
 		status->failed = relid;
 }
 
+/* The tables that are to be synchronized anew, or are under way. */
+static List *
+anew(Oid subid)
+{
+	List	   *relids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, catalog_resyncs(subid))
+		relids = list_append_unique_oid(relids,
+										((ResyncRow *) lfirst(lc))->relid);
+	return relids;
+}
+
 /*
  * Look; false if the subscription is gone.
  *
@@ -104,14 +118,21 @@ static bool
 look(Oid subid, TimestampTz since, SyncStatus *status)
 {
 	Subscription *sub;
-	List	   *resyncs = NIL;
+	bool		resyncs_first = guard_is_on("wait_order");
+	List	   *resyncs = resyncs_first ? anew(subid) : NIL;
+	List	   *states;
 	ListCell   *lc;
 
 	memset(status, 0, sizeof(SyncStatus));
-	foreach(lc, catalog_resyncs(subid))
-		resyncs = list_append_unique_oid(resyncs,
-										 ((ResyncRow *) lfirst(lc))->relid);
-	foreach(lc, GetSubscriptionRelations(subid, true))
+	if (resyncs_first)
+		test_point(POINT_half_looked, "");
+	states = GetSubscriptionRelations(subid, true);
+	if (!resyncs_first)
+	{
+		test_point(POINT_half_looked, "");
+		resyncs = anew(subid);
+	}
+	foreach(lc, states)
 	{
 		SubscriptionRelState *rel = lfirst(lc);
 
