@@ -102,8 +102,9 @@ settings_define(void)
 void
 settings_follow_reloads(void)
 {
+	/* Until now a reload was ignored. */
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	ConfigReloadPending = true;
+	ConfigReloadPending = guard_is_on("start_reload");
 }
 
 void
