@@ -351,6 +351,8 @@ before_command(Node *stmt, bool in_block, CommandEffect *effect)
 												  stmt)->object));
 			break;
 		case T_DropdbStmt:
+			effect->dropped_dbid =
+				get_database_oid(castNode(DropdbStmt, stmt)->dbname, true);
 			before_drop_database(castNode(DropdbStmt, stmt));
 			break;
 		case T_CreatedbStmt:
@@ -421,6 +423,10 @@ command_has_ended(const CommandEffect *effect)
 	if (OidIsValid(effect->subid) &&
 		(effect->outdates || unit_lost_table(effect->subid)))
 		at_commit_let_go(effect->subid);
+
+	/* It cannot be rolled back; what is drained takes a place. */
+	if (OidIsValid(effect->dropped_dbid))
+		pool_set_draining(effect->dropped_dbid, false);
 
 	/* What was prepared may be any of these commands. */
 	if (effect->commits_prepared)

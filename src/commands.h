@@ -25,6 +25,7 @@ typedef struct CommandEffect
 	Oid			subid;			/* subscription that is altered */
 	bool		begins_anew;	/* what has failed is tried again at once */
 	bool		outdates;		/* all its units become pointless */
+	Oid			dropped_dbid;	/* database that is dropped */
 } CommandEffect;
 
 /*

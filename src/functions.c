@@ -15,6 +15,7 @@
 #include "catalog/pg_subscription_rel.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -111,6 +112,7 @@ reuse_sync_retry(PG_FUNCTION_ARGS)
 	Oid			subid;
 	XLogRecPtr	lsn;
 
+	PreventCommandDuringRecovery("reuse_sync.retry()");
 	functions_require_pool();
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
@@ -173,6 +175,7 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				errmsg("must be superuser to drain a database"));
+	PreventCommandDuringRecovery("reuse_sync.drain()");
 	functions_require_pool();
 	orphans_forget_lost();
 	if (!PG_ARGISNULL(0))
@@ -182,7 +185,8 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 	if (!pool_set_draining(MyDatabaseId, true))
 		ereport(ERROR,
 				errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				errmsg("too many databases are being drained"));
+				errmsg("too many databases are being drained"),
+				errhint("Drop the extension in those that are drained, or call reuse_sync.wakeup() there."));
 	pool_hint(MyDatabaseId, true);
 
 	pool_prepare_to_wait();
@@ -216,6 +220,7 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 Datum
 reuse_sync_stats_reset(PG_FUNCTION_ARGS)
 {
+	PreventCommandDuringRecovery("reuse_sync.stats_reset()");
 	catalog_reset_counters();
 	PG_RETURN_VOID();
 }

@@ -198,7 +198,12 @@ reuse_sync_resync_table(PG_FUNCTION_ARGS)
 	functions_require_pool();
 
 	subid = rights_to_subscription(subname, true);
-	rel = relation_open(PG_GETARG_OID(1), AccessShareLock);
+	rel = try_relation_open(PG_GETARG_OID(1), AccessShareLock);
+	if (rel == NULL)
+		ereport(ERROR,
+				errcode(ERRCODE_UNDEFINED_OBJECT),
+				errmsg("table with OID %u does not exist",
+					   PG_GETARG_OID(1)));
 	if (truncate)
 		check_right_to_truncate(rel);
 	sub = GetSubscription(subid, false);
