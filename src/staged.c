@@ -303,6 +303,15 @@ remove_rows(Oid subid, Oid relid)
 	SPI_finish();
 	CommandCounterIncrement();
 	table_owner_leave(&owner);
+
+	/* What a trigger keeps would be there twice after the next copy. */
+	UpdateActiveSnapshotCommandId();
+	if (target_has_row(relid))
+		ereport(ERROR,
+				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				errmsg("rows of a lost copy of table \"%s.%s\" could not be removed",
+					   nspname, relname),
+				errhint("Disable the trigger or the policy that keeps them, or TRUNCATE the table."));
 	test_point(POINT_rows_removed, relname);
 }
 

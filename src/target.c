@@ -117,6 +117,35 @@ target_rows(Oid relid, bool wait)
 }
 
 bool
+target_has_row(Oid relid)
+{
+	List	   *relids = list_make1_oid(relid);
+	ListCell   *lc;
+	bool		found = false;
+
+	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(relid, AccessShareLock, NULL);
+	foreach(lc, relids)
+	{
+		Relation	rel = table_open(lfirst_oid(lc), AccessShareLock);
+
+		/* Nothing else could have been copied into. */
+		if (!found && rel->rd_rel->relkind == RELKIND_RELATION)
+		{
+			TupleTableSlot *slot = table_slot_create(rel, NULL);
+			TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(),
+												 0, NULL);
+
+			found = table_scan_getnextslot(scan, ForwardScanDirection, slot);
+			table_endscan(scan);
+			ExecDropSingleTupleTableSlot(slot);
+		}
+		table_close(rel, NoLock);
+	}
+	return found;
+}
+
+bool
 target_is_shared(Oid subid, Oid relid)
 {
 	Relation	rel = table_open(SubscriptionRelRelationId, AccessShareLock);

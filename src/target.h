@@ -30,6 +30,12 @@ typedef enum TargetRows
  */
 extern TargetRows target_rows(Oid relid, bool wait);
 
+/*
+ * Has it for sure?  Reads all of it until there is one; takes ACCESS SHARE, and
+ * keeps that until the end of the transaction.
+ */
+extern bool target_has_row(Oid relid);
+
 /* Does another subscription write to the table as well? */
 extern bool target_is_shared(Oid subid, Oid relid);
 

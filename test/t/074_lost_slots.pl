@@ -173,6 +173,13 @@ sub half_done
 
 	batch_size('0');
 	publish($table);
+	if ($how eq 'kept')
+	{
+		# Without a key a row that is copied again is there twice.
+		both($pub, $sub, "ALTER TABLE $table DROP CONSTRAINT ${table}_pkey");
+		$pub->safe_psql('postgres',
+			"ALTER TABLE $table REPLICA IDENTITY FULL");
+	}
 	my $lock = $catchup->session('sub');
 	$lock->query_safe("BEGIN; LOCK TABLE $table IN ROW EXCLUSIVE MODE");
 	subscribe($pub, $sub, "s_$table", "p_$table");
@@ -192,7 +199,7 @@ sub half_done
 	my $slot   = the_slot();
 	my $offset = -s $sub->logfile;
 	change($table);
-	if ($how eq 'dropped')
+	if ($how ne 'invalidated')
 	{
 		drop_slot($slot);
 	}
@@ -211,8 +218,48 @@ sub half_done
 		$sub->safe_psql('postgres',
 			"ALTER SUBSCRIPTION s_$table SET (slot_name = 's_$table')");
 	}
+	keep_rows($table) if $how eq 'kept';
 	$sub->safe_psql('postgres', "ALTER SUBSCRIPTION s_$table ENABLE");
+	if ($how eq 'kept')
+	{
+		cannot_be_removed($table);
+		$offset = -s $sub->logfile;
+	}
 	done($table, $offset, 1);
+	return;
+}
+
+# Deleting a row of the table does nothing, whoever does it.
+sub keep_rows
+{
+	my ($table) = @_;
+
+	$sub->safe_psql(
+		'postgres', qq{
+		CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql
+			AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER keep BEFORE DELETE ON $table
+			FOR EACH ROW EXECUTE FUNCTION keep();
+		ALTER TABLE $table ENABLE ALWAYS TRIGGER keep;});
+	return;
+}
+
+# So the rows of the lost copy stay, and must not be copied again.
+sub cannot_be_removed
+{
+	my ($table) = @_;
+
+	wait_until("SELECT state = 'failed' OR state = 'ready' FROM reuse_sync.tables"
+		  . " WHERE relid = '$table'::regclass");
+	like(
+		$sub->safe_psql('postgres',
+			"SELECT last_error FROM reuse_sync.tables"
+			  . " WHERE relid = '$table'::regclass"),
+		qr/rows of a lost copy.*could not be removed/,
+		'the rows cannot be removed');
+	is($sub->safe_psql('postgres', "SELECT count(*) FROM $table"),
+		20, 'no row is there twice');
+	$sub->safe_psql('postgres', "DROP TRIGGER keep ON $table");
 	return;
 }
 
@@ -309,6 +356,7 @@ sub cancelled_there
 subtest 'slot dropped during an express copy' => sub { while_copied('i') };
 subtest 'slot dropped during a staged copy'   => sub { while_copied('d') };
 subtest 'slot of a half-done table dropped'   => sub { half_done('dropped') };
+subtest 'rows of a lost copy that stay'       => sub { half_done('kept') };
 subtest 'slot dropped before its worker ends' => \&gone_already;
 subtest 'slot that cannot be dropped'         => \&cannot_be_dropped;
 subtest 'dropping is cancelled on the publisher' => \&cancelled_there;
