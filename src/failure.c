@@ -31,6 +31,7 @@
 #include "pool.h"
 #include "pool_notes.h"
 #include "settings.h"
+#include "staged.h"
 #include "target.h"
 
 /* Between the message and the hint of an error that is kept. */
@@ -244,6 +245,7 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
 	disabled = treat_as_error(session, edata);
 	show_copy_has_begun(subid, relid);
+	staged_release_origin(subid, relid);
 	catalog_get_progress(subid, relid, &progress);
 	progress.started_at = MyPoolWorker->unit_start;
 	progress.attempts++;

@@ -33,12 +33,18 @@
 #include "target.h"
 #include "testing.h"
 
-/* The server's own name for the table's origin. */
+/* The server's own name for a table's origin. */
+static void
+table_origin_name(char *name, Oid subid, Oid relid)
+{
+	snprintf(name, NAMEDATALEN, "pg_%u_%u", subid, relid);
+}
+
 static char *
 origin_name(Unit *unit)
 {
-	snprintf(NameStr(unit->origin_name), NAMEDATALEN, "pg_%u_%u",
-			 unit->session->sub->oid, unit->tables[0].relid);
+	table_origin_name(NameStr(unit->origin_name), unit->session->sub->oid,
+					  unit->tables[0].relid);
 	return NameStr(unit->origin_name);
 }
 
@@ -465,4 +471,18 @@ staged_drop_origin(Unit *unit)
 	CommitTransactionCommand();
 	test_point(POINT_origin_dropped, unit->tables[0].relname);
 	MemoryContextSwitchTo(caller);
+}
+
+void
+staged_release_origin(Oid subid, Oid relid)
+{
+	XLogRecPtr	lsn;
+	char		name[NAMEDATALEN];
+
+	if (GetSubscriptionRelState(subid, relid, &lsn) ==
+		SUBREL_STATE_FINISHEDCOPY)
+		return;
+	table_origin_name(name, subid, relid);
+	if (replorigin_by_name(name, true) != InvalidRepOriginId)
+		replorigin_drop_by_name(name, true, false);
 }

@@ -42,6 +42,13 @@ extern void staged_copy(Unit *unit);
 extern void staged_drop_origin(Unit *unit);
 
 /*
+ * The same for a table that has failed, unless it is in 'f', where it is to go
+ * on from there: the tables that fail are not to take all entries.  In a
+ * transaction that has locked the subscription and pg_subscription_rel.
+ */
+extern void staged_release_origin(Oid subid, Oid relid);
+
+/*
  * Set a table back from 'f' to 'i', and remove its rows unless 'with_rows';
  * does nothing if it is in another state.  Starts a transaction of its own.
  */

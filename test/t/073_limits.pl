@@ -101,6 +101,25 @@ limited('connections of the role', qr/puts off .*too many connections for role/,
 configure($sub, max_replication_slots => 2);
 limited('origins of the subscriber',
 	qr/puts off .*could not find free replication state/);
+
+# Tables that fail, which the largest ones do first, keep none of them.
+$sub->safe_psql('postgres', 'TRUNCATE ' . join(', ', @small, @large));
+$sub->safe_psql('postgres', "INSERT INTO $_ VALUES (1, 'in the way')")
+  foreach @large;
+subscribe($pub, $sub, 's', 'p');
+$sub->poll_query_until(
+	'postgres', q{
+	SELECT count(*) FILTER (WHERE attempts > 0) = 3
+		AND count(*) FILTER (WHERE state = 'ready') = 6
+	FROM reuse_sync.tables WHERE subname = 's'})
+  or die "the others do not go on\n" . ReuseSync::log_tail($sub);
+pass('the other tables go on when more have failed than there are origins');
+$sub->safe_psql('postgres', "TRUNCATE $_") foreach @large;
+wait_ready($sub, 's');
+rows_ok($pub, $sub, $_, "contents of $_ after failures")
+  foreach @small, @large;
+$sub->safe_psql('postgres', 'DROP SUBSCRIPTION s');
+no_leftovers_ok($pub, $sub, 'failures: no slot and no origin left');
 configure($sub, max_replication_slots => 20);
 
 # The two launchers, the apply worker, and one worker.
