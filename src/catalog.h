@@ -48,6 +48,7 @@ typedef struct SlotRow
 	uint32		publisher_timeline;
 	char	   *conninfo;		/* null: the subscription's */
 	bool		must_use_password;	/* of it: see publisher_connect */
+	char	   *last_error;		/* null: none */
 } SlotRow;
 
 typedef struct TableProgress

@@ -287,6 +287,7 @@ slot_from_row(const Row *row, SlotRow *slot)
 		strncmp(slot->conninfo, PASSWORD_MARK, strlen(PASSWORD_MARK)) == 0;
 	if (slot->must_use_password)
 		slot->conninfo += strlen(PASSWORD_MARK);
+	slot->last_error = row_get_text(row, SLOT_last_error);
 }
 
 bool

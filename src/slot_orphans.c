@@ -172,8 +172,10 @@ drop_orphan(Publisher *conn, const SlotRow *slot)
 		slot_record_drop(slot->subid, slot->slot_id, NameStr(slot->slot_name),
 					gone, message);
 		test_point(POINT_orphan_forgotten, NameStr(slot->slot_name));
+		/* It is tried again every so often: the same is said once. */
 		if (!gone)
-			ereport(LOG,
+			ereport(slot->last_error == NULL ||
+					strcmp(slot->last_error, message) != 0 ? LOG : DEBUG1,
 					errmsg("could not drop orphaned replication slot \"%s\" on the publisher: %s",
 						   NameStr(slot->slot_name), message));
 	}
