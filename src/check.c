@@ -244,7 +244,8 @@ check_subscription(const Subscription *sub)
 		if (waits)
 			check_add(CHECK_WARNING, object,
 					  "it is disabled, and has tables that are not synchronized",
-					  "Run ALTER SUBSCRIPTION ... ENABLE.");
+					  psprintf("Run ALTER SUBSCRIPTION %s ENABLE.",
+							   quote_identifier(sub->name)));
 		return;
 	}
 	n = check_query(psprintf("SELECT r.rolcanlogin, r.rolsuper OR"

@@ -199,7 +199,9 @@ check_publications(const Subscription *sub, Publisher *conn)
 		check_add(CHECK_ERROR, check_subscription_name(sub),
 				  psprintf("publication \"%s\" does not exist on the publisher",
 						   publisher_value(res, row, 0)),
-				  "Create it there, or take it out with ALTER SUBSCRIPTION ... DROP PUBLICATION.");
+				  psprintf("Create it there, or run ALTER SUBSCRIPTION %s DROP PUBLICATION %s.",
+						   quote_identifier(sub->name),
+						   quote_identifier(publisher_value(res, row, 0))));
 }
 
 void
@@ -226,7 +228,8 @@ check_publisher(const Subscription *sub, Publisher *conn)
 		check_add(CHECK_ERROR, object,
 				  psprintf("role %s, as which the subscription connects, may not replicate",
 						   publisher_value(res, 0, ASKED_ROLE)),
-				  "Run ALTER ROLE ... REPLICATION there.");
+				  psprintf("Run ALTER ROLE %s REPLICATION there.",
+						   publisher_value(res, 0, ASKED_ROLE)));
 	check_publications(sub, conn);
 	sum_up(sub, conn, res);
 }

@@ -361,7 +361,8 @@ check_publisher_slots(const Subscription *sub, Publisher *conn)
 	if (sub->enabled && sub->slotname == NULL)
 		check_add(CHECK_ERROR, check_subscription_name(sub),
 				  "it is enabled but has no replication slot",
-				  "Run ALTER SUBSCRIPTION ... SET (slot_name = ...).");
+				  psprintf("Run ALTER SUBSCRIPTION %s SET (slot_name = ...).",
+						   quote_identifier(sub->name)));
 	else if (sub->enabled && !publisher_has(res, sub->slotname))
 		check_add(CHECK_ERROR, check_subscription_name(sub),
 				  psprintf("its replication slot \"%s\" is not there on the publisher",

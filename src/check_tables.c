@@ -27,6 +27,7 @@
 #include "utils/rls.h"
 #include "utils/syscache.h"
 
+#include "catalog.h"
 #include "check.h"
 #include "compat.h"
 #include "target.h"
@@ -49,6 +50,17 @@ copies_as(const Subscription *sub, Oid relid)
 		ReleaseSysCache(tuple);
 	}
 	return owner;
+}
+
+/* A duplicate key is explained by the rows, with what to do about them. */
+static bool
+failure_says_so(const Subscription *sub, Oid relid)
+{
+	TableProgress progress;
+
+	return catalog_get_progress(sub->oid, relid, &progress) &&
+		progress.attempts > 0 &&
+		strstr(progress.last_error, "reuse_sync.resync_table(") != NULL;
 }
 
 /* A table that waits for its first copy: nothing is to be in it, or in the way. */
@@ -74,7 +86,8 @@ check_target(const Subscription *sub, Oid relid, const char *object)
 
 	/* They may be those of a copy that has just been committed. */
 	state = GetSubscriptionRelState(sub->oid, relid, &lsn);
-	if (state == SUBREL_STATE_INIT || state == SUBREL_STATE_DATASYNC)
+	if ((state == SUBREL_STATE_INIT || state == SUBREL_STATE_DATASYNC) &&
+		!failure_says_so(sub, relid))
 		check_add(CHECK_WARNING, object,
 				  psprintf("it is not empty before its first copy for subscription \"%s\"",
 						   sub->name),
@@ -83,9 +96,23 @@ check_target(const Subscription *sub, Oid relid, const char *object)
 						   quote_literal_cstr(strchr(object, ' ') + 1)));
 }
 
+typedef struct Target
+{
+	Oid			relid;
+	char	   *object;
+} Target;
+
+static int
+compare_targets(const ListCell *a, const ListCell *b)
+{
+	return strcmp(((Target *) lfirst(a))->object,
+				  ((Target *) lfirst(b))->object);
+}
+
 static void
 check_targets(const Subscription *sub)
 {
+	List	   *targets = NIL;
 	ListCell   *lc;
 
 	foreach(lc, GetSubscriptionRelations(sub->oid, true))
@@ -94,11 +121,24 @@ check_targets(const Subscription *sub)
 		char	   *nspname = get_namespace_name(get_rel_namespace(rel->relid));
 		char	   *relname = get_rel_name(rel->relid);
 
-		CHECK_FOR_INTERRUPTS();
 		if (nspname != NULL && relname != NULL &&
 			(rel->state == SUBREL_STATE_INIT ||
 			 rel->state == SUBREL_STATE_DATASYNC))
-			check_target(sub, rel->relid, check_table_name(nspname, relname));
+		{
+			Target	   *target = palloc(sizeof(Target));
+
+			target->relid = rel->relid;
+			target->object = check_table_name(nspname, relname);
+			targets = lappend(targets, target);
+		}
+	}
+	list_sort(targets, compare_targets);
+	foreach(lc, targets)
+	{
+		Target	   *target = lfirst(lc);
+
+		CHECK_FOR_INTERRUPTS();
+		check_target(sub, target->relid, target->object);
 	}
 }
 
@@ -122,8 +162,11 @@ check_triggers(const Subscription *sub)
 				  check_table_name(check_value(i, 0), check_value(i, 1)),
 				  psprintf("trigger %s will fire for rows that are copied or replicated",
 						   check_value(i, 2)),
-				  psprintf("It is enabled as %s. If that is not meant, run ALTER TABLE ... ENABLE TRIGGER %s.",
-						   check_value(i, 3), check_value(i, 2)));
+				  psprintf("It is enabled as %s. If that is not meant, run ALTER TABLE %s ENABLE TRIGGER %s.",
+						   check_value(i, 3),
+						   quote_qualified_identifier(check_value(i, 0),
+													  check_value(i, 1)),
+						   check_value(i, 2)));
 }
 
 static void
@@ -169,7 +212,7 @@ check_local_tables(const Subscription *sub)
 enum
 {
 	COLUMN_NSPNAME, COLUMN_RELNAME, COLUMN_REPLIDENT, COLUMN_CHANGES,
-	COLUMN_NAME, COLUMN_IN_KEY, COLUMN_READABLE
+	COLUMN_NAME, COLUMN_IN_KEY, COLUMN_READABLE, COLUMN_TYPE, COLUMN_IN_REACH
 };
 
 /* A published table: rows of the result from the first up to the last. */
@@ -180,6 +223,7 @@ typedef struct Published
 	int			end;
 	char	   *nspname;
 	char	   *relname;
+	char	   *name;			/* both, as SQL has them */
 	char	   *object;
 	bool		changes;		/* updates or deletes are published */
 	bool		full;			/* its whole rows are its identity */
@@ -208,7 +252,9 @@ published_columns(const Subscription *sub, Publisher *conn)
 									" pg_catalog.bool_or(t.changes), a.attname, a.attnum ="
 									" ANY ((SELECT i.indkey FROM pg_catalog.pg_index i"
 									" WHERE i.indexrelid = pg_catalog.pg_get_replica_identity_index(t.oid))::pg_catalog.int2[]),"
-									" pg_catalog.has_column_privilege(t.oid, a.attnum, 'SELECT')"
+									" pg_catalog.has_column_privilege(t.oid, a.attnum, 'SELECT'),"
+									" pg_catalog.format_type(a.atttypid, a.atttypmod),"
+									" pg_catalog.has_schema_privilege(t.nspname, 'USAGE')"
 									" FROM (SELECT p.schemaname, p.tablename, c.oid, c.relreplident,"
 									" q.pubupdate OR q.pubdelete, %s"
 									" FROM pg_catalog.pg_publication_tables p"
@@ -221,7 +267,7 @@ published_columns(const Subscription *sub, Publisher *conn)
 									" LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid"
 									" AND a.attnum > 0 AND NOT a.attisdropped AND %s"
 									" GROUP BY t.nspname, t.relname, t.oid, t.relreplident,"
-									" a.attname, a.attnum"
+									" a.attname, a.attnum, a.atttypid, a.atttypmod"
 									" ORDER BY t.nspname COLLATE \"C\", t.relname COLLATE \"C\","
 									" a.attnum",
 									lists ? "p.attnames" : "NULL::pg_catalog.name[]",
@@ -248,6 +294,7 @@ published_table(PublisherResult *res, int first)
 
 	table.nspname = publisher_value(res, first, COLUMN_NSPNAME);
 	table.relname = publisher_value(res, first, COLUMN_RELNAME);
+	table.name = quote_qualified_identifier(table.nspname, table.relname);
 	table.object = check_table_name(table.nspname, table.relname);
 	table.full = (replident == REPLICA_IDENTITY_FULL);
 	while (table.end < res->nrows &&
@@ -263,25 +310,30 @@ published_table(PublisherResult *res, int first)
 	return table;
 }
 
-/* Add a name to a list for people to read. */
+/* Add to a list for people to read: what is said of it, and its name. */
 static void
-append_name(StringInfo names, const char *name)
+append_to(StringInfo list, const char *before, const char *name,
+		  const char *after)
 {
-	appendStringInfo(names, "%s%s", names->len > 0 ? ", " : "",
-					 quote_identifier(name));
+	appendStringInfo(list, "%s%s%s%s", list->len > 0 ? ", " : "", before,
+					 quote_identifier(name), after);
 }
 
 /* Columns that are published and not here, or not to be written to. */
 static void
-check_columns(const Published *table, Oid relid)
+check_columns(const Published *table, Oid relid, Publisher *conn)
 {
 	StringInfoData missing;
 	StringInfoData generated;
 	StringInfoData unreadable;
+	StringInfoData to_add;
+	StringInfoData to_drop;
 
 	initStringInfo(&missing);
 	initStringInfo(&generated);
 	initStringInfo(&unreadable);
+	initStringInfo(&to_add);
+	initStringInfo(&to_drop);
 	for (int row = table->first; row < table->end; row++)
 	{
 		char	   *name = publisher_value(table->res, row, COLUMN_NAME);
@@ -291,27 +343,38 @@ check_columns(const Published *table, Oid relid)
 			continue;
 		attnum = get_attnum(relid, name);
 		if (attnum == InvalidAttrNumber)
-			append_name(&missing, name);
+		{
+			append_to(&missing, "", name, "");
+			append_to(&to_add, "ADD COLUMN ", name,
+					  psprintf(" %s", publisher_value(table->res, row,
+													  COLUMN_TYPE)));
+		}
 		else if (get_attgenerated(relid, attnum) != '\0')
-			append_name(&generated, name);
+		{
+			append_to(&generated, "", name, "");
+			append_to(&to_drop, "ALTER COLUMN ", name, " DROP EXPRESSION");
+		}
 		if (!is_true(table->res, row, COLUMN_READABLE))
-			append_name(&unreadable, name);
+			append_to(&unreadable, "", name, "");
 	}
 	if (missing.len > 0)
 		check_add(CHECK_ERROR, table->object,
 				  psprintf("it lacks columns that are published: %s",
 						   missing.data),
-				  "Add them with ALTER TABLE ... ADD COLUMN, or give the publication a column list without them.");
+				  psprintf("Run ALTER TABLE %s %s, or give the publication a column list without them.",
+						   table->name, to_add.data));
 	if (generated.len > 0)
 		check_add(CHECK_ERROR, table->object,
 				  psprintf("columns that are published are generated here: %s",
 						   generated.data),
-				  "Run ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION, or give the publication a column list without them.");
+				  psprintf("Run ALTER TABLE %s %s, or give the publication a column list without them.",
+						   table->name, to_drop.data));
 	if (unreadable.len > 0)
 		check_add(CHECK_ERROR, table->object,
 				  psprintf("the subscription's role may not read these columns on the publisher: %s",
 						   unreadable.data),
-				  "Run GRANT SELECT there.");
+				  psprintf("Run GRANT SELECT ON %s TO %s there.", table->name,
+						   publisher_role(conn)));
 }
 
 /* Is a column of this name in the publisher's identity? */
@@ -381,7 +444,8 @@ check_identity(const Published *table, Oid relid)
 	{
 		check_add(CHECK_WARNING, table->object,
 				  "it has no replica identity on the publisher, where UPDATE and DELETE fail while they are published",
-				  "Give it a primary key there, or run ALTER TABLE ... REPLICA IDENTITY there.");
+				  psprintf("Give it a primary key there, or run ALTER TABLE %s REPLICA IDENTITY FULL there.",
+						   table->name));
 		return;
 	}
 	if (!local_key(relid, &names))
@@ -392,23 +456,40 @@ check_identity(const Published *table, Oid relid)
 				  table->full ?
 				  "it has neither a primary key nor a replica identity index, so that each UPDATE and DELETE reads all of it" :
 				  "it has neither a primary key nor a replica identity index, so that no UPDATE and DELETE can be applied",
-				  "Give it a primary key, or a unique index and run ALTER TABLE ... REPLICA IDENTITY USING INDEX.");
+				  psprintf("Give it a primary key, or a unique index and run ALTER TABLE %s REPLICA IDENTITY USING INDEX ...",
+						   table->name));
 		return;
 	}
 	initStringInfo(&unknown);
 	foreach(lc, names)
 		if (!in_published_key(table, lfirst(lc)))
-			append_name(&unknown, lfirst(lc));
+			append_to(&unknown, "", lfirst(lc), "");
 	if (unknown.len > 0)
 		check_add(CHECK_ERROR, table->object,
 				  psprintf("its replica identity has columns that the publisher's has not, so that no UPDATE and DELETE can be applied: %s",
 						   unknown.data),
-				  "Give it an index on the publisher's key columns and run ALTER TABLE ... REPLICA IDENTITY USING INDEX, or run ALTER TABLE ... REPLICA IDENTITY FULL on the publisher.");
+				  psprintf("Give it an index on the publisher's key columns and run ALTER TABLE %s REPLICA IDENTITY USING INDEX ..., or run ALTER TABLE %s REPLICA IDENTITY FULL on the publisher.",
+						   table->name, table->name));
+}
+
+/* A schema of the publisher's, which this table is the first of. */
+static void
+check_schema(const Subscription *sub, const Published *table, Publisher *conn)
+{
+	if (!is_true(table->res, table->first, COLUMN_IN_REACH))
+		check_add(CHECK_ERROR,
+				  psprintf("publisher of subscription \"%s\"", sub->name),
+				  psprintf("the subscription's role may not use schema %s, of which tables are published",
+						   quote_identifier(table->nspname)),
+				  psprintf("Run GRANT USAGE ON SCHEMA %s TO %s there.",
+						   quote_identifier(table->nspname),
+						   publisher_role(conn)));
 }
 
 /* A table that is published: is it here, and in the subscription? */
 static void
-check_published_table(const Subscription *sub, const Published *table)
+check_published_table(const Subscription *sub, const Published *table,
+					  Publisher *conn)
 {
 	Oid			nspid = get_namespace_oid(table->nspname, true);
 	Oid			relid = OidIsValid(nspid) ?
@@ -430,7 +511,7 @@ check_published_table(const Subscription *sub, const Published *table)
 						   sub->name),
 				  psprintf("Run ALTER SUBSCRIPTION %s REFRESH PUBLICATION.",
 						   quote_identifier(sub->name)));
-	check_columns(table, relid);
+	check_columns(table, relid, conn);
 	check_identity(table, relid);
 }
 
@@ -488,13 +569,17 @@ void
 check_published_tables(const Subscription *sub, Publisher *conn)
 {
 	PublisherResult *res = published_columns(sub, conn);
+	char	   *schema = NULL;
 
 	for (int row = 0; row < res->nrows;)
 	{
 		Published	table = published_table(res, row);
 
 		CHECK_FOR_INTERRUPTS();
-		check_published_table(sub, &table);
+		if (schema == NULL || strcmp(schema, table.nspname) != 0)
+			check_schema(sub, &table, conn);
+		schema = table.nspname;
+		check_published_table(sub, &table, conn);
 		row = table.end;
 	}
 	check_unpublished(sub, res);

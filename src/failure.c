@@ -30,6 +30,7 @@
 #include "failure.h"
 #include "pool.h"
 #include "pool_notes.h"
+#include "publisher.h"
 #include "settings.h"
 #include "staged.h"
 #include "target.h"
@@ -155,6 +156,15 @@ explain(Session *session, Oid relid, const ErrorData *edata)
 			if (edata->hint == NULL)
 				return pstrdup("The table has a constraint that the publisher's rows do not meet: drop it here, or mend the rows there.");
 			break;
+		case ERRCODE_STRING_DATA_RIGHT_TRUNCATION:
+		case ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE:
+		case ERRCODE_INVALID_TEXT_REPRESENTATION:
+		case ERRCODE_INVALID_DATETIME_FORMAT:
+		case ERRCODE_INVALID_BINARY_REPRESENTATION:
+			/* Which row it is, is not for everybody who may see this. */
+			if (edata->hint == NULL && !publisher_said(edata))
+				return pstrdup("A column here does not take what the publisher has in it: the server's log says which column.");
+			break;
 		case ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE:
 			/* The server's, about the definition of the table. */
 			if (edata->hint == NULL)
@@ -164,9 +174,8 @@ explain(Session *session, Oid relid, const ErrorData *edata)
 	return edata->hint;
 }
 
-/* The message, with what to do about it. */
-static char *
-with_hint(const char *message, const char *hint)
+char *
+failure_with_hint(const char *message, const char *hint)
 {
 	return psprintf("%s%s%s", message, hint ? HINT_MARK : "",
 					hint ? hint : "");
@@ -250,7 +259,7 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 	progress.started_at = MyPoolWorker->unit_start;
 	progress.attempts++;
 	progress.next_retry = failure_retry_time(progress.attempts);
-	progress.last_error = with_hint(edata->message, hint);
+	progress.last_error = failure_with_hint(edata->message, hint);
 	progress.last_error_time = GetCurrentTimestamp();
 	catalog_put_progress(subid, relid, &progress);
 	Counters.errors++;
@@ -287,8 +296,8 @@ failure_report_shortage(Session *session, const ErrorData *edata)
 {
 	bool		report = pool_note_problem(session->sub->oid,
 										   edata->sqlerrcode,
-										   with_hint(edata->message,
-													 edata->hint));
+										   failure_with_hint(edata->message,
+															 edata->hint));
 
 	ereport(report ? LOG : DEBUG1,
 			errcode(edata->sqlerrcode),

@@ -29,6 +29,9 @@ extern TimestampTz failure_retry_time(int attempts);
 extern void failure_record(Session *session, Oid relid,
 						   const ErrorData *edata);
 
+/* A message, with what to do about it if that is not null. */
+extern char *failure_with_hint(const char *message, const char *hint);
+
 /*
  * Cut the hint off an error that is kept; returns it, or null if it has none.
  */

@@ -105,13 +105,18 @@ result_sqlstate(const PGresult *res)
 
 /* All that the publisher says is thrown in this file, and no interrupt is. */
 bool
+publisher_said(const ErrorData *edata)
+{
+	return edata->filename != NULL &&
+		strcmp(edata->filename, "publisher.c") == 0;
+}
+
+bool
 publisher_is_interrupt(const ErrorData *edata)
 {
 	return (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 			edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN) &&
-		(edata->filename == NULL ||
-		 strcmp(edata->filename, "publisher.c") != 0 ||
-		 !guard_is_on("publisher_says"));
+		!(publisher_said(edata) && guard_is_on("publisher_says"));
 }
 
 pg_noreturn static void
@@ -507,6 +512,12 @@ int
 publisher_version(Publisher *pub)
 {
 	return PQserverVersion(pub->conn);
+}
+
+char *
+publisher_role(Publisher *pub)
+{
+	return pstrdup(quote_identifier(PQuser(pub->conn)));
 }
 
 /* The rows of a result of libpq's, which is freed. */

@@ -67,6 +67,9 @@ extern Publisher *publisher_connect_until(const char *conninfo,
 										  const char *application_name,
 										  TimestampTz deadline);
 
+/* Is this error what the publisher has said, or the connection to it? */
+extern bool publisher_said(const ErrorData *edata);
+
 /*
  * Is this the end of what this process does, on somebody's request, and not
  * something that the publisher has said with the same SQLSTATE?
@@ -97,6 +100,9 @@ extern bool publisher_is_idle(Publisher *pub);
 
 extern const PublisherIdentity *publisher_identity(Publisher *pub);
 extern int	publisher_version(Publisher *pub);
+
+/* The role that the connection is of, as SQL has it; palloc'd. */
+extern char *publisher_role(Publisher *pub);
 
 /*
  * Run a query that returns rows, perhaps among commands that do not, or one or

@@ -31,6 +31,9 @@
 #define MOST_FINDINGS	50
 #define MOST_OBJECTS	10
 #define MOST_FAILURES	50
+
+/* Of either, how many are in sight at once. */
+#define MOST_OPEN		8
 #define MOST_UNFINISHED	25
 #define TOP				10
 
@@ -222,16 +225,52 @@ put_head(StringInfo page, const Report *report)
 
 /* --- problems --- */
 
+/* The name in "table public.x". */
+static const char *
+object_name(const CheckFinding *finding)
+{
+	const char *name = strchr(finding->object, ' ');
+
+	return name != NULL ? name + 1 : finding->object;
+}
+
+/* Are the hints the same but for the names of the objects? */
+static bool
+is_same_hint(const CheckFinding *a, const CheckFinding *b)
+{
+	const char *name_a = object_name(a);
+	const char *name_b = object_name(b);
+	size_t		len_a = strlen(name_a);
+	size_t		len_b = strlen(name_b);
+	const char *at = a->hint;
+	const char *bt = b->hint;
+
+	if (at == NULL || bt == NULL)
+		return at == bt;
+	while (*at != '\0' && *bt != '\0')
+	{
+		if (strncmp(at, name_a, len_a) == 0 &&
+			strncmp(bt, name_b, len_b) == 0)
+		{
+			at += len_a;
+			bt += len_b;
+		}
+		else if (*at++ != *bt++)
+			return false;
+	}
+	return *at == *bt;
+}
+
 static bool
 is_same_problem(const CheckFinding *a, const CheckFinding *b)
 {
 	return a->severity == b->severity && strcmp(a->problem, b->problem) == 0 &&
-		strcmp(a->hint ? a->hint : "", b->hint ? b->hint : "") == 0;
+		is_same_hint(a, b);
 }
 
 /* Together with all that have the same problem, from the nth on. */
 static void
-put_finding(StringInfo page, List *findings, bool *shown, int nth)
+put_finding(StringInfo page, List *findings, int nth)
 {
 	const CheckFinding *first = list_nth(findings, nth);
 	int			n = 0;
@@ -245,7 +284,6 @@ put_finding(StringInfo page, List *findings, bool *shown, int nth)
 
 		if (!is_same_problem(first, finding))
 			continue;
-		shown[i] = true;
 		if (n++ < MOST_OBJECTS)
 			appendStringInfo(page, "%s<span class=\"n\">%s</span>",
 							 n > 1 ? ", " : "",
@@ -256,39 +294,79 @@ put_finding(StringInfo page, List *findings, bool *shown, int nth)
 						 report_number(n - MOST_OBJECTS));
 	appendStringInfo(page, ": %s</p>", report_escape(first->problem));
 	if (first->hint != NULL)
-		appendStringInfo(page, "<p class=\"hint\">%s</p>",
-						 report_escape(first->hint));
+		appendStringInfo(page, "<p class=\"hint\">%s%s</p>",
+						 report_escape(first->hint),
+						 n > 1 && strstr(first->hint, object_name(first)) ?
+						 " Likewise for the others." : "");
 	appendStringInfoString(page, "</div></li>");
+}
+
+/* Before the nth of so many findings: beyond some they are to be unfolded. */
+static void
+begin_finding(StringInfo page, int nth, int total)
+{
+	if (nth == 0)
+		appendStringInfoString(page, "<ul class=\"findings\">");
+	else if (nth == MOST_OPEN && total > MOST_OPEN + 1)
+		appendStringInfo(page, "</ul><details><summary>%s more</summary><ul class=\"findings\">",
+						 report_number(total - MOST_OPEN));
+}
+
+static void
+end_findings(StringInfo page, int total)
+{
+	if (total > 0)
+		appendStringInfoString(page, "</ul>");
+	if (total > MOST_OPEN + 1)
+		appendStringInfoString(page, "</details>");
+}
+
+/*
+ * The findings that are shown, the worst ones first: one of each problem.
+ * Returns how many; 'rest' is how many findings are left over.
+ */
+static int
+different_findings(List *findings, int *nths, int *rest)
+{
+	int			n = 0;
+
+	*rest = 0;
+
+	for (CheckSeverity severity = CHECK_ERROR; severity <= CHECK_NOTICE;
+		 severity++)
+		for (int i = 0; i < list_length(findings); i++)
+		{
+			const CheckFinding *finding = list_nth(findings, i);
+			bool		is_new = finding->severity == severity;
+
+			for (int j = 0; is_new && j < n; j++)
+				is_new = !is_same_problem(list_nth(findings, nths[j]),
+										  finding);
+			if (is_new && n < MOST_FINDINGS)
+				nths[n++] = i;
+			else if (is_new)
+				(*rest)++;
+		}
+	return n;
 }
 
 static void
 put_problems(StringInfo page, const Report *report)
 {
-	int			total = list_length(report->findings);
-	bool	   *shown = palloc0(total + 1);
-	int			n = 0;
-	int			rest = 0;
+	List	   *findings = report->findings;
+	int			nths[MOST_FINDINGS];
+	int			rest;
+	int			n = different_findings(findings, nths, &rest);
 
 	open_section(page, "problems", "Problems");
-	if (total == 0)
+	if (n == 0)
 		appendStringInfoString(page, "<p class=\"none\">No problem was found, here or on the publisher.</p>");
-	else
-		appendStringInfoString(page, "<ul class=\"findings\">");
-	for (CheckSeverity severity = CHECK_ERROR; severity <= CHECK_NOTICE;
-		 severity++)
-		for (int i = 0; i < total; i++)
-		{
-			const CheckFinding *finding = list_nth(report->findings, i);
-
-			if (finding->severity != severity || shown[i])
-				continue;
-			if (n++ < MOST_FINDINGS)
-				put_finding(page, report->findings, shown, i);
-			else
-				rest++;
-		}
-	if (total > 0)
-		appendStringInfoString(page, "</ul>");
+	for (int i = 0; i < n; i++)
+	{
+		begin_finding(page, i, n);
+		put_finding(page, findings, nths[i]);
+	}
+	end_findings(page, n);
 	put_rest(page, rest, "reuse_sync.check()");
 	close_section(page);
 }
@@ -297,17 +375,22 @@ put_problems(StringInfo page, const Report *report)
 static void
 put_failures(StringInfo page, const Report *report)
 {
+	int			total = 0;
+	int			nshown;
 	int			n = 0;
 
-	open_section(page, "errors", "Failures");
 	for (int i = 0; i < report->ntables; i++)
+		total += (report->tables[i].error != NULL);
+	nshown = Min(total, MOST_FAILURES);
+
+	open_section(page, "errors", "Failures");
+	for (int i = 0; i < report->ntables && n < nshown; i++)
 	{
 		const ReportTable *table = &report->tables[i];
 
-		if (table->error == NULL || n++ >= MOST_FAILURES)
+		if (table->error == NULL)
 			continue;
-		if (n == 1)
-			appendStringInfoString(page, "<ul class=\"findings\">");
+		begin_finding(page, n++, nshown);
 		appendStringInfo(page, "<li class=\"error\"><b class=\"n\">%s</b><div><p>%s</p>",
 						 report_name(table->name),
 						 report_escape(table->error));
@@ -323,11 +406,10 @@ put_failures(StringInfo page, const Report *report)
 		else
 			appendStringInfoString(page, "to be tried again now</p></div></li>");
 	}
-	if (n == 0)
+	if (total == 0)
 		appendStringInfoString(page, "<p class=\"none\">No table has failed.</p>");
-	else
-		appendStringInfoString(page, "</ul>");
-	put_rest(page, n - MOST_FAILURES, "reuse_sync.tables");
+	end_findings(page, nshown);
+	put_rest(page, total - nshown, "reuse_sync.tables");
 	close_section(page);
 }
 

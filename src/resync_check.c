@@ -99,7 +99,8 @@ resync_report_unpublished(const Subscription *sub, const char *nspname,
 			errcode(ERRCODE_UNDEFINED_TABLE),
 			errmsg("table \"%s.%s\" is in no publication that subscription \"%s\" subscribes to",
 				   nspname, relname, sub->name),
-			errhint("Add it to a publication, or run ALTER SUBSCRIPTION ... REFRESH PUBLICATION to have it removed from the subscription."));
+			errhint("Add it to a publication, or run ALTER SUBSCRIPTION %s REFRESH PUBLICATION to have it removed from the subscription.",
+					quote_identifier(sub->name)));
 }
 
 /* --- the function --- */
@@ -108,7 +109,8 @@ resync_report_unpublished(const Subscription *sub, const char *nspname,
 pg_noreturn static void
 not_subscribed(const Subscription *sub, Relation rel)
 {
-	const char *hint = "Run ALTER SUBSCRIPTION ... REFRESH PUBLICATION if it has been added to a publication.";
+	const char *hint = psprintf("Run ALTER SUBSCRIPTION %s REFRESH PUBLICATION if it has been added to a publication.",
+								quote_identifier(sub->name));
 
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
 		hint = "If its partitions are in the subscription, name them one by one.";

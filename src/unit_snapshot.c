@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 
 #include "catchup.h"
@@ -45,6 +46,8 @@ remote_names(Unit *unit)
 pg_noreturn static void
 cannot_lock(Unit *unit, int sqlstate, const char *message)
 {
+	char	   *role = publisher_role(unit->session->sql);
+
 	unit->refused = true;
 	if (unit->ntables == 1 &&
 		(sqlstate == ERRCODE_UNDEFINED_TABLE ||
@@ -53,7 +56,8 @@ cannot_lock(Unit *unit, int sqlstate, const char *message)
 				errcode(ERRCODE_UNDEFINED_OBJECT),
 				errmsg("table \"%s.%s\" does not exist on the publisher",
 					   unit->tables[0].nspname, unit->tables[0].relname),
-				errhint("Create it there, or drop it from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
+				errhint("Create it there, or drop it from the publication and run ALTER SUBSCRIPTION %s REFRESH PUBLICATION.",
+						quote_identifier(unit->session->sub->name)));
 	ereport(ERROR,
 			errcode(sqlstate == ERRCODE_INSUFFICIENT_PRIVILEGE ?
 					ERRCODE_CONNECTION_FAILURE : sqlstate),
@@ -61,7 +65,11 @@ cannot_lock(Unit *unit, int sqlstate, const char *message)
 				   unit->tables[0].nspname, unit->tables[0].relname,
 				   message),
 			sqlstate == ERRCODE_INSUFFICIENT_PRIVILEGE ?
-			errhint("Grant SELECT on it to the role that the subscription connects as.") : 0);
+			errhint("Run GRANT USAGE ON SCHEMA %s TO %s and GRANT SELECT ON %s TO %s there.",
+					quote_identifier(unit->tables[0].nspname), role,
+					quote_qualified_identifier(unit->tables[0].nspname,
+											   unit->tables[0].relname),
+					role) : 0);
 }
 
 /* The tables as an SQL expression of type regclass[]. */

@@ -178,7 +178,8 @@ fail_if_failed(const char *subname, const SyncStatus *status)
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("subscription \"%s\" is disabled", subname),
-				errhint("Run ALTER SUBSCRIPTION ... ENABLE."));
+				errhint("Run ALTER SUBSCRIPTION %s ENABLE.",
+						quote_identifier(subname)));
 }
 
 /* Until something has changed, or this time has passed. */

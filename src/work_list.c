@@ -28,6 +28,7 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "failure.h"
 #include "lease.h"
 #include "pool.h"
 #include "pool_notes.h"
@@ -370,7 +371,8 @@ work_list_look(Oid last, bool anothers_turn)
 			if (work_list_tables(subid, caller, &ignored) != NIL ||
 				work_list_resyncs(subid, caller, &ignored) != NIL)
 				(void) pool_note_problem(subid, ERRCODE_OBJECT_IN_USE,
-										 "the subscription's apply worker does not stream from its replication slot");
+										 failure_with_hint("the subscription's apply worker does not stream from its replication slot",
+														   "In the first seconds of a subscription this is so; else the server's log says why, and perhaps reuse_sync.check()."));
 			continue;
 		}
 		tables = work_list_tables(subid, caller, &work->next_look);

@@ -139,6 +139,7 @@ my @failing = (
 			INSERT INTO too_long VALUES (1, '12345'), (2, '123456')},
 		sub      => 'CREATE TABLE too_long (a int PRIMARY KEY, b varchar(5))',
 		cause    => qr/value too long for type character varying\(5\)/,
+		hint     => qr/^A column here does not take what the publisher has in it/,
 		mend_pub => q{DELETE FROM too_long WHERE a = 2},
 	},
 	{
@@ -201,6 +202,7 @@ my @failing = (
 			REVOKE ALL ON forbidden FROM repl_role',
 		sub      => 'CREATE TABLE forbidden (a int PRIMARY KEY)',
 		cause    => qr/permission denied for table forbidden/,
+		hint     => qr/ and GRANT SELECT ON public\.forbidden TO repl_role there/,
 		mend_pub => 'GRANT SELECT ON forbidden TO repl_role',
 	},
 	{
@@ -212,6 +214,7 @@ my @failing = (
 		sub => 'CREATE SCHEMA forbidden_schema;
 			CREATE TABLE forbidden_schema.t_in_it (a int PRIMARY KEY)',
 		cause    => qr/permission denied for schema forbidden_schema/,
+		hint     => qr/^Run GRANT USAGE ON SCHEMA forbidden_schema TO repl_role and /,
 		mend_pub => 'GRANT USAGE ON SCHEMA forbidden_schema TO repl_role',
 	},
 	{
@@ -256,6 +259,12 @@ foreach my $case (@failing)
 {
 	(my $bare = $case->{table}) =~ s/.*\.//;
 	log_names_ok($bare, $case->{cause}, "$case->{table}: table and cause logged");
+	like(
+		$sub->safe_psql('postgres', qq{
+			SELECT substring(last_error FROM 'HINT:  (.*)')
+			FROM reuse_sync.tables WHERE relid = '$case->{table}'::regclass}),
+		$case->{hint}, "$case->{table}: what to do")
+	  if $case->{hint} && with_extension();
 }
 
 # None of the failed attempts has left rows.

@@ -243,7 +243,7 @@ wait_until(
 $waiting->query('SELECT 1');
 like(
 	$waiting->{stderr},
-	qr/ERROR:  subscription "s2" is disabled\nHINT:  Run ALTER SUBSCRIPTION/,
+	qr/ERROR:  subscription "s2" is disabled\nHINT:  Run ALTER SUBSCRIPTION s2 ENABLE/,
 	'with fail_fast the wait ends when the subscription is disabled');
 $waiting->{stderr} = '';
 $waiting->quit;

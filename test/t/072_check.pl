@@ -76,6 +76,9 @@ is(check(), '', 'nothing is found where all is well');
 #
 both(
 	$pub, $sub, q{
+	CREATE SCHEMA "Hidden";
+	CREATE TABLE "Hidden".one (a int PRIMARY KEY);
+	CREATE TABLE "Hidden".two (a int PRIMARY KEY);
 	CREATE TABLE "Not empty" (a int PRIMARY KEY);
 	CREATE TABLE no_column (a int PRIMARY KEY);
 	CREATE TABLE generated (a int PRIMARY KEY, b int);
@@ -92,7 +95,7 @@ both(
 	CREATE TABLE renamed (a int PRIMARY KEY)});
 $pub->safe_psql(
 	'postgres', q{
-	ALTER TABLE no_column ADD COLUMN "B b" int, ADD COLUMN c int,
+	ALTER TABLE no_column ADD COLUMN "B b" numeric(5, 2), ADD COLUMN c int,
 		ADD COLUMN g int GENERATED ALWAYS AS (1) STORED;
 	ALTER TABLE no_key_here ADD PRIMARY KEY (a);
 	ALTER TABLE no_key_there DROP CONSTRAINT no_key_there_pkey;
@@ -102,8 +105,9 @@ $pub->safe_psql(
 	CREATE TABLE missing (a int);
 	CREATE ROLE reader LOGIN REPLICATION;
 	GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;
+	GRANT SELECT ON ALL TABLES IN SCHEMA "Hidden" TO reader;
 	REVOKE SELECT ON unreadable FROM reader;
-	CREATE PUBLICATION t FOR TABLE "Not empty", no_column, generated,
+	CREATE PUBLICATION t FOR TABLE "Hidden".one, "Hidden".two, "Not empty", no_column, generated,
 		secured, triggered, numbered, no_key_here, no_key_there,
 		no_key_full, other_key, list (a, b), unreadable, denied, renamed});
 $sub->safe_psql(
@@ -141,7 +145,7 @@ found_ok(
 	q{warning
 subscription "t"
 it is disabled, and has tables that are not synchronized
-Run ALTER SUBSCRIPTION ... ENABLE.},
+Run ALTER SUBSCRIPTION t ENABLE.},
 	'a subscription that is disabled');
 found_ok(
 	'table public."Not empty"',
@@ -155,14 +159,14 @@ found_ok(
 	q{error
 table public.no_column
 it lacks columns that are published: "B b", c
-Add them with ALTER TABLE ... ADD COLUMN, or give the publication a column list without them.},
+Run ALTER TABLE public.no_column ADD COLUMN "B b" numeric(5,2), ADD COLUMN c integer, or give the publication a column list without them.},
 	'a table that lacks columns');
 found_ok(
 	'table public.generated',
 	q{error
 table public.generated
 columns that are published are generated here: b
-Run ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION, or give the publication a column list without them.},
+Run ALTER TABLE public.generated ALTER COLUMN b DROP EXPRESSION, or give the publication a column list without them.},
 	'a column that is generated');
 found_ok(
 	'table public.secured',
@@ -176,11 +180,11 @@ found_ok(
 	q{warning
 table public.triggered
 trigger "Always" will fire for rows that are copied or replicated
-It is enabled as ALWAYS. If that is not meant, run ALTER TABLE ... ENABLE TRIGGER "Always".
+It is enabled as ALWAYS. If that is not meant, run ALTER TABLE public.triggered ENABLE TRIGGER "Always".
 warning
 table public.triggered
 trigger replica will fire for rows that are copied or replicated
-It is enabled as REPLICA. If that is not meant, run ALTER TABLE ... ENABLE TRIGGER replica.},
+It is enabled as REPLICA. If that is not meant, run ALTER TABLE public.triggered ENABLE TRIGGER replica.},
 	'triggers that will fire');
 found_ok(
 	'sequence public.numbered_a_seq',
@@ -196,13 +200,13 @@ found_ok(
 	q{error
 table public.no_key_here
 it has neither a primary key nor a replica identity index, so that no UPDATE and DELETE can be applied
-Give it a primary key, or a unique index and run ALTER TABLE ... REPLICA IDENTITY USING INDEX.},
+Give it a primary key, or a unique index and run ALTER TABLE public.no_key_here REPLICA IDENTITY USING INDEX ...},
 	'a table without an index for its replica identity');
 found_ok('table public.no_key_full',
 	qr/^warning\n.*\nit has neither .* so that each UPDATE and DELETE reads all of it\n/,
 	'the same where the publisher sends whole rows');
 found_ok('table public.no_key_there',
-	qr/^warning\n.*\nit has no replica identity on the publisher, where UPDATE and DELETE fail/,
+	qr/^warning\n.*\nit has no replica identity on the publisher, where UPDATE and DELETE fail.*\n.*run ALTER TABLE public\.no_key_there REPLICA IDENTITY FULL there/,
 	'a table without a replica identity on the publisher');
 found_ok('table public.other_key',
 	qr/^error\n.*\nits replica identity has columns that the publisher's has not, .*: b, "C"\n/,
@@ -210,8 +214,15 @@ found_ok('table public.other_key',
 found_ok('table public.list', '',
 	'a column that is not in the list is not missing');
 found_ok('table public.unreadable',
-	qr/^error\n.*\nthe subscription's role may not read these columns on the publisher: a\n/,
+	qr/^error\n.*\nthe subscription's role may not read these columns on the publisher: a\nRun GRANT SELECT ON public\.unreadable TO reader there\./,
 	'a table that the role may not read');
+found_ok(
+	'publisher of subscription "t"',
+	q{error
+publisher of subscription "t"
+the subscription's role may not use schema "Hidden", of which tables are published
+Run GRANT USAGE ON SCHEMA "Hidden" TO reader there.},
+	'a schema that the role may not use, once');
 found_ok(
 	'table public.renamed',
 	q{error
@@ -275,7 +286,7 @@ $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION t DISABLE');
 $sub->safe_psql('postgres',
 	'ALTER SUBSCRIPTION t SET (slot_name = NONE); DROP SUBSCRIPTION t');
 $sub->safe_psql('postgres',
-	'DROP TABLE "Not empty", no_column, generated, secured, triggered,
+	'DROP TABLE "Hidden".one, "Hidden".two, "Not empty", no_column, generated, secured, triggered,
 	numbered, no_key_here, no_key_there, no_key_full, other_key, list,
 	unreadable, denied, "new name"');
 $pub->safe_psql('postgres', q{SELECT pg_drop_replication_slot('t')});
@@ -293,7 +304,7 @@ found_ok(
 	qr/^error
 subscription "s"
 publication "No such" does not exist on the publisher
-Create it there, or take it out with ALTER SUBSCRIPTION ... DROP PUBLICATION\.$/m,
+Create it there, or run ALTER SUBSCRIPTION s DROP PUBLICATION "No such"\.$/m,
 	'a publication that is not there');
 $sub->safe_psql('postgres', q{ALTER SUBSCRIPTION s SET PUBLICATION p WITH (refresh = false)});
 

@@ -276,7 +276,12 @@ like(page_rows('//section[@id="errors"]//li/div/p[@class="when"]'),
 is( join("\n", sort split /\n/,
 		page_rows('//section[@id="problems"]//li[contains(., "no replica identity")]//span')),
 	"table public.broken\ntable public.held",
-	'running: a problem of two tables is one, with both');
+	'running: a problem of two tables is shown with both');
+is(page_rows('//section[@id="problems"]//li[contains(., "no replica identity")]/b'),
+	'warning', 'running: once, though the hint names one of them');
+like(page_rows('//section[@id="problems"]//li[contains(., "no replica identity")]//p[@class="hint"]'),
+	qr/run ALTER TABLE public\.(?:broken|held) REPLICA IDENTITY FULL there\. Likewise for the others\.$/,
+	'running: which speaks of the others, too');
 
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
