@@ -28,8 +28,8 @@
 #       the same.
 #
 # A block of "text" that follows is the output, that of psql without rules.
-# Spaces may be more or less, and "..." stands for anything.  Host names of the
-# pages are put in for those of the servers: see %servers.
+# Spaces may be more or less, and "..." stands for anything.  Host names and
+# ports of the servers are put in for those of the pages: see %servers.
 #
 # A block of a kind that is run and has no comment is an error.
 
@@ -178,7 +178,7 @@ sub run_step
 	{
 		my $node = $nodes->{ $servers{$host} };
 
-		$text =~ s/host=\Q$host\E/'host=' . $node->host . ' port=' . $node->port/ge;
+		$text =~ s/host=\Q$host\E( port=5432)?/'host=' . $node->host . ' port=' . $node->port/ge;
 	}
 	if ($step->{server} eq 'sh')
 	{
