@@ -40,7 +40,6 @@
 #include "catalog/pg_subscription_rel.h"
 #include "libpq/pqformat.h"
 #include "nodes/makefuncs.h"
-#include "replication/logicalrelation.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -50,6 +49,7 @@
 #include "apply_row.h"
 #include "apply_truncate.h"
 #include "table_owner.h"
+#include "target.h"
 #include "testing.h"
 
 /* What this stream has said of a remote relation. */
@@ -605,7 +605,7 @@ open_target(const RemoteRelation *remote, LOCKMODE lockmode)
 {
 	LogicalRepRelMapEntry *entry;
 
-	entry = logicalrep_rel_open(remote->remoteid, lockmode);
+	entry = target_open(remote->remoteid, lockmode);
 
 	/*
 	 * Only the apply worker's loop reads this.  While it is not "ready" each

@@ -26,6 +26,7 @@
 
 #include "at_commit.h"
 #include "pool.h"
+#include "pool_apply.h"
 #include "pool_notes.h"
 #include "subscriptions.h"
 #include "testing.h"
@@ -36,6 +37,7 @@ static struct
 	bool		hint;			/* there may be work */
 	bool		cleanup;		/* and slots to drop */
 	List	   *let_go;			/* subscriptions whose units are outdated */
+	bool		apply_change;	/* apply workers begin */
 	bool		restart_apply_workers;	/* the extension comes or goes */
 	List	   *apply_pids;		/* those, collected before the commit */
 }			at_commit;
@@ -45,6 +47,12 @@ at_commit_hint(bool cleanup)
 {
 	at_commit.hint = true;
 	at_commit.cleanup |= cleanup;
+}
+
+void
+at_commit_note_apply_change(void)
+{
+	at_commit.apply_change = true;
 }
 
 void
@@ -115,6 +123,8 @@ at_commit_act(void)
 		pool_set_draining(MyDatabaseId, false);
 		pool_note_database(MyDatabaseId, DATABASE_UNKNOWN);
 	}
+	if (at_commit.apply_change || at_commit.restart_apply_workers)
+		pool_note_apply_change();
 	foreach(lc, at_commit.let_go)
 		(void) pool_request_let_go(MyDatabaseId, lfirst_oid(lc));
 

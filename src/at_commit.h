@@ -16,6 +16,9 @@
 /* There may be work in this database; with 'cleanup', slots to drop as well. */
 extern void at_commit_hint(bool cleanup);
 
+/* Apply workers will begin, or begin anew. */
+extern void at_commit_note_apply_change(void);
+
 /* The extension comes or goes: the apply workers are to find out. */
 extern void at_commit_restart_apply_workers(void);
 extern bool at_commit_restarts_apply_workers(void);

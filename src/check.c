@@ -33,7 +33,9 @@
 #include "check.h"
 #include "compat.h"
 #include "failure.h"
+#include "lease.h"
 #include "pool.h"
+#include "pool_apply.h"
 #include "pool_notes.h"
 #include "settings.h"
 #include "subscriptions.h"
@@ -221,7 +223,7 @@ check_problems(const Subscription *sub)
 	{
 		char	   *hint;
 
-		if (problem.subid != sub->oid || problem.over)
+		if (problem.subid != sub->oid || !pool_problem_is_shown(&problem))
 			continue;
 		hint = failure_split_hint(problem.message);
 		check_add(CHECK_ERROR, check_subscription_name(sub),
@@ -264,9 +266,21 @@ check_subscription(const Subscription *sub)
 						   check_value(0, 2)),
 				  "Give the role LOGIN, and CONNECT on the database, or the subscription another owner.");
 	else if (check_value(0, 3)[0] != 't')
-		check_add(CHECK_ERROR, object,
-				  "it has no apply worker at the moment",
-				  "See the server's log for why it ends, and max_logical_replication_workers.");
+	{
+		/* The server starts one now and then, see wal_retrieve_retry_interval. */
+		if (pool_exists() &&
+			!TimestampDifferenceExceeds(pool_last_apply_change(),
+										GetCurrentTimestamp(),
+										lease_patience()))
+			check_add(CHECK_NOTICE, object,
+					  "it has no apply worker yet",
+					  psprintf("The server starts one within %d s. Run this again then.",
+							   (lease_patience() + 999) / 1000));
+		else
+			check_add(CHECK_ERROR, object,
+					  "it has no apply worker at the moment",
+					  "See the server's log for why it ends, and max_logical_replication_workers.");
+	}
 }
 
 /* All that is asked of one publisher; throws what goes wrong. */

@@ -152,26 +152,25 @@ check_failed_tables(void)
 
 	/* With the rights of pg_monitor, which may read the view. */
 	n = check_query("SELECT n.nspname, c.relname, t.subname, t.last_error,"
-					" t.next_retry, t.state"
+					" t.next_retry, t.attempts > 0"
 					" FROM reuse_sync.tables t"
 					" JOIN pg_catalog.pg_class c ON c.oid = t.relid"
 					" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-					" WHERE t.attempts > 0"
+					" WHERE t.last_error IS NOT NULL"
 					" AND t.state NOT IN ('ready', 'synchronized')"
 					" ORDER BY t.last_error_time, 1, 2");
 	for (int i = 0; i < n; i++)
 	{
 		char	   *error = check_value(i, 3);
 		char	   *next_retry = check_value(i, 4);
-		char	   *hint;
+		char	   *hint = failure_split_hint(error);
+		bool		failed = check_value(i, 5)[0] == 't';
 
-		if (error == NULL)
-			continue;
-		hint = failure_split_hint(error);
-		check_add(CHECK_ERROR,
+		check_add(failed ? CHECK_ERROR : CHECK_WARNING,
 				  check_table_name(check_value(i, 0), check_value(i, 1)),
-				  psprintf("its synchronization for subscription \"%s\" has failed: %s",
-						   check_value(i, 2), error),
+				  psprintf("its synchronization for subscription \"%s\" %s: %s",
+						   check_value(i, 2),
+						   failed ? "has failed" : "waits", error),
 				  psprintf("%s%sIt is tried again %s%s.",
 						   hint ? hint : "", hint ? " " : "",
 						   next_retry ? "at " : "now",

@@ -410,7 +410,10 @@ void
 command_has_ended(const CommandEffect *effect)
 {
 	if (effect->hint)
+	{
 		at_commit_hint(effect->cleanup);
+		at_commit_note_apply_change();
+	}
 	if (effect->restart_apply_workers)
 		at_commit_restart_apply_workers();
 
@@ -430,5 +433,8 @@ command_has_ended(const CommandEffect *effect)
 
 	/* What was prepared may be any of these commands. */
 	if (effect->commits_prepared)
+	{
+		pool_note_apply_change();
 		pool_hint(MyDatabaseId, true);
+	}
 }

@@ -47,6 +47,7 @@
 #include "compat.h"
 #include "copy.h"
 #include "table_owner.h"
+#include "target.h"
 
 /*
  * A sample says how much a few blocks hold, but reads what they hold out of
@@ -465,7 +466,7 @@ copy_table(Publisher *pub, RemoteTable *remote, Oid relid,
 	table_owner_become(&owner, relid);
 	/* Finding the local table by the map raises what the server raises. */
 	logicalrep_relmap_update(&remote->rel);
-	entry = logicalrep_rel_open(remote->rel.remoteid, RowExclusiveLock);
+	entry = target_open(remote->rel.remoteid, RowExclusiveLock);
 	check_target(entry->localrel, relid);
 	/* COPY FROM itself checks neither privileges nor row level security. */
 	apply_check_rights(entry->localrel, ACL_INSERT);

@@ -61,17 +61,10 @@ failure_retry_time(int attempts)
 										   reuse_sync_max_retry_interval));
 }
 
-void
-failure_put_off(Session *session, Oid relid)
+bool
+failure_only_waits(const ErrorData *edata)
 {
-	Oid			subid = session->sub->oid;
-	TableProgress progress;
-
-	StartTransactionCommand();
-	catalog_get_progress(subid, relid, &progress);
-	progress.next_retry = failure_retry_time(1);
-	catalog_put_progress(subid, relid, &progress);
-	CommitTransactionCommand();
+	return edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 }
 
 /* The table's name as SQL has it. */
@@ -165,10 +158,9 @@ explain(Session *session, Oid relid, const ErrorData *edata)
 			if (edata->hint == NULL && !publisher_said(edata))
 				return pstrdup("A column here does not take what the publisher has in it: the server's log says which column.");
 			break;
-		case ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE:
-			/* The server's, about the definition of the table. */
+		case ERRCODE_LOCK_NOT_AVAILABLE:
 			if (edata->hint == NULL)
-				return pstrdup("See reuse_sync.check(), which also compares the table with the publisher's.");
+				return pstrdup("A session holds a lock on the table or on rows of it, see pg_locks.");
 			break;
 	}
 	return edata->hint;
@@ -209,7 +201,7 @@ treat_as_error(Session *session, const ErrorData *edata)
 {
 	Oid			subid = session->sub->oid;
 
-	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+	if (failure_only_waits(edata))
 		return false;
 	pgstat_report_subscription_error(subid, false);
 	if (!session->sub->disableonerr)
@@ -277,6 +269,43 @@ failure_record(Session *session, Oid relid, const ErrorData *edata)
 	pgstat_report_stat(true);
 }
 
+/*
+ * How often a table has failed, and so how long its pauses are, is not to grow
+ * because of others who have it locked: they may let go at any time.
+ */
+void
+failure_put_off(Session *session, Oid relid, const ErrorData *edata)
+{
+	Oid			subid = session->sub->oid;
+	TableProgress progress;
+	char	   *hint;
+	char	   *error;
+	bool		known;
+
+	StartTransactionCommand();
+	hint = explain(session, relid, edata);
+	session_lock_subscription(subid);
+	LockRelationOid(SubscriptionRelRelationId, RowExclusiveLock);
+	show_copy_has_begun(subid, relid);
+	catalog_get_progress(subid, relid, &progress);
+	error = failure_with_hint(edata->message, hint);
+	known = progress.last_error != NULL &&
+		strcmp(progress.last_error, error) == 0;
+	progress.next_retry = failure_retry_time(1);
+	progress.last_error = error;
+	progress.last_error_time = GetCurrentTimestamp();
+	catalog_put_progress(subid, relid, &progress);
+	/* It may go on for long, and be the same every time. */
+	ereport(known ? DEBUG1 : LOG,
+			errmsg("table \"%s.%s\" of subscription \"%s\" is locked by others and will be tried again at %s",
+				   get_namespace_name(get_rel_namespace(relid)),
+				   get_rel_name(relid), session->sub->name,
+				   timestamptz_to_str(progress.next_retry)),
+			errdetail_internal("%s", edata->message),
+			hint ? errhint("%s", hint) : 0);
+	CommitTransactionCommand();
+}
+
 void
 failure_record_shortage(Session *session, const ErrorData *edata)
 {
@@ -297,7 +326,7 @@ failure_report_shortage(Session *session, const ErrorData *edata)
 	bool		report = pool_note_problem(session->sub->oid,
 										   edata->sqlerrcode,
 										   failure_with_hint(edata->message,
-															 edata->hint));
+															 edata->hint), 0);
 
 	ereport(report ? LOG : DEBUG1,
 			errcode(edata->sqlerrcode),

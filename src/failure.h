@@ -44,8 +44,16 @@ extern char *failure_split_hint(char *error);
 extern void failure_record_shortage(Session *session,
 									const ErrorData *edata);
 
-/* Have a table wait a while, for no fault of its own. */
-extern void failure_put_off(Session *session, Oid relid);
+/* Has a table only to wait for others who have it locked? */
+extern bool failure_only_waits(const ErrorData *edata);
+
+/*
+ * Keep why such a table waits, and when it is tried again: always after
+ * wal_retrieve_retry_interval.  It has not failed.  A table in 'i' gets to 'd'.
+ * Starts a transaction of its own.
+ */
+extern void failure_put_off(Session *session, Oid relid,
+							const ErrorData *edata);
 
 /*
  * Have all failing tables of a subscription tried again once the transaction

@@ -51,9 +51,12 @@ guarded_let_cancel(bool let)
 }
 
 /*
- * Record it (null: the table only gave way; of no table: something was short),
- * but only log an error in that: it comes from commands that change what the
- * record is about, or from somebody who cancels.
+ * Record it (of no table: something was short), but only log an error in that:
+ * it comes from commands that change what the record is about, or from somebody
+ * who cancels.
+ *
+ * In a drain a table that has failed is set back; one that is copied and only
+ * waits is tried again.
  */
 static void
 try_to_record_failure(Oid relid, const ErrorData *failure)
@@ -63,17 +66,21 @@ try_to_record_failure(Oid relid, const ErrorData *failure)
 		guarded_let_cancel(true);
 		if (!OidIsValid(relid))
 			failure_record_shortage(my.session, failure);
-		else if (failure != NULL)
+		else
 		{
+			bool		waits = failure_only_waits(failure);
+
 			if (pool_is_draining(MyDatabaseId))
 			{
-				staged_set_back(my.session, relid, false);
+				if (!waits)
+					staged_set_back(my.session, relid, false);
 				resync_give_back(my.session, relid);
 			}
-			failure_record(my.session, relid, failure);
+			if (waits)
+				failure_put_off(my.session, relid, failure);
+			else
+				failure_record(my.session, relid, failure);
 		}
-		else
-			failure_put_off(my.session, relid);
 	}
 	PG_CATCH();
 	{
@@ -180,7 +187,6 @@ guarded(void (*step) (const Step *), const Step *what)
 	volatile bool outdated = false;
 	volatile bool in_unit = false;
 	volatile bool begun = false;
-	volatile bool gave_way = false;
 	volatile Oid relid = InvalidOid;
 
 	PG_TRY();
@@ -196,17 +202,16 @@ guarded(void (*step) (const Step *), const Step *what)
 		outdated = unit_is_outdated() || pool_let_go_requested();
 		in_unit = !is_shortage(edata);
 		begun = my.unit != NULL;
-		gave_way = my.unit != NULL && my.unit->gives_way;
 		if (in_unit)
 			relid = attribute_failure(outdated);
 		if (!outdated && !in_unit)
 			failure_report_shortage(my.session, edata);
-		else if (outdated || gave_way || (in_unit && !OidIsValid(relid)))
+		else if (outdated || !OidIsValid(relid))
 			ereport(LOG,
 					errmsg("reuse_sync worker gives up a unit of subscription \"%s\"",
 						   my.session->sub->name),
 					errdetail_internal("%s", edata->message));
-		else
+		else if (!failure_only_waits(edata))
 			EmitErrorReport();
 		FlushErrorState();
 		clean_up();
@@ -224,7 +229,7 @@ guarded(void (*step) (const Step *), const Step *what)
 		!extension_is_here())
 		return false;
 	if (OidIsValid(relid))
-		try_to_record_failure(relid, gave_way ? NULL : edata);
+		try_to_record_failure(relid, edata);
 	else if (!outdated && !in_unit)
 	{
 		work_list_postpone(my.session->sub->oid, failure_shortage_over());

@@ -302,15 +302,12 @@ hand_over(Stream *stream, bool (*others_wait) (void))
 		if (try_hand_over(stream))
 			break;
 		if (attempt + 1 >= PATIENT_ATTEMPTS && others_wait())
-		{
-			unit->gives_way = true;
 			ereport(ERROR,
 					errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					errmsg("table \"%s.%s\" could not be locked, or not be caught up with under the lock, within %d ms",
 						   unit->tables[0].nspname, unit->tables[0].relname,
 						   reuse_sync_handover_lock_timeout),
 					errhint("A session holds a lock on it, see pg_locks, or its changes take long to apply; see also reuse_sync.handover_lock_timeout."));
-		}
 
 		/*
 		 * Whoever has the table may keep it for long; our request in the

@@ -45,8 +45,8 @@ extern void handover_finish(Stream *stream);
  * in state 's', on disk, and the slot is confirmed up to the handover's
  * position, which is unit->position.
  *
- * If that takes many attempts while 'others_wait', throws
- * ERRCODE_LOCK_NOT_AVAILABLE with unit->gives_way; the table stays in 'f'.
+ * If that takes many attempts while 'others_wait', the table gives way: throws
+ * ERRCODE_LOCK_NOT_AVAILABLE, see failure_only_waits(); it stays in 'f'.
  *
  * Locks the table in SHARE ROW EXCLUSIVE mode, waiting for it and holding it
  * for handover_lock_timeout at most.

@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
 #include <signal.h>
 
 #include "miscadmin.h"
@@ -40,6 +41,9 @@
  * server starts one at most every wal_retrieve_retry_interval.
  */
 #define MISSED_STARTS		3
+
+/* How long a process may take to start and connect all the same, in ms. */
+#define LEAST_PATIENCE		5000
 
 /* How long to wait for a slot that is active, and how often to ask, in ms. */
 #define ACTIVE_PATIENCE		3000
@@ -93,6 +97,13 @@ lease_is_held(Oid subid)
 		(pool_apply_worker_streams(subid, MISSED_STARTS *
 								   wal_retrieve_retry_interval) ||
 		 !guard_is_on("publish") || !guard_is_on("lease"));
+}
+
+int
+lease_patience(void)
+{
+	return (int) Min(Max((int64) MISSED_STARTS * wal_retrieve_retry_interval,
+						 LEAST_PATIENCE), INT_MAX);
 }
 
 /* --- in the apply worker --- */

@@ -34,6 +34,12 @@
 extern bool lease_is_held(Oid subid);
 
 /*
+ * How long the server takes, at worst, to have an apply worker stream if
+ * nothing is wrong, in ms.
+ */
+extern int	lease_patience(void);
+
+/*
  * In an apply worker, once it is clear that it stands aside: publish when it
  * streams, and wake the pool.
  */

@@ -61,6 +61,8 @@ pool_shmem_startup(void)
 		ConditionVariableInit(&Pool->changed);
 		head = offsetof(PoolShared, workers) +
 			reuse_sync_max_workers * sizeof(PoolWorker);
+		Pool->apply_change = GetCurrentTimestamp();
+		Pool->apply_change = GetCurrentTimestamp();
 		Pool->napply = max_logical_replication_workers;
 		Pool->apply = (ApplyWorkerEntry *) ((char *) Pool + MAXALIGN(head));
 	}

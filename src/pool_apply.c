@@ -97,6 +97,25 @@ pool_apply_worker_streams(Oid subid, int grace)
 	return result;
 }
 
+void
+pool_note_apply_change(void)
+{
+	pool_lock(true);
+	Pool->apply_change = GetCurrentTimestamp();
+	pool_unlock();
+}
+
+TimestampTz
+pool_last_apply_change(void)
+{
+	TimestampTz result;
+
+	pool_lock(false);
+	result = Pool->apply_change;
+	pool_unlock();
+	return result;
+}
+
 ApplyWorkerStanding
 pool_apply_worker_standing(int pid)
 {

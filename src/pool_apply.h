@@ -41,6 +41,13 @@ typedef enum ApplyWorkerStanding
  */
 extern void pool_publish_apply_worker(Oid subid, bool stands_aside);
 
+/*
+ * A command makes apply workers begin, or begin anew; when was the last?  At
+ * the latest when the server was started.
+ */
+extern void pool_note_apply_change(void);
+extern TimestampTz pool_last_apply_change(void);
+
 /* Of the apply worker with this pid. */
 extern ApplyWorkerStanding pool_apply_worker_standing(int pid);
 

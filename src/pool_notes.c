@@ -25,7 +25,7 @@
 /* --- problems of subscriptions --- */
 
 bool
-pool_note_problem(Oid subid, int sqlstate, const char *message)
+pool_note_problem(Oid subid, int sqlstate, const char *message, int patience)
 {
 	PoolProblem *entry = &Pool->problems[0];
 	TimestampTz now = GetCurrentTimestamp();
@@ -49,6 +49,9 @@ pool_note_problem(Oid subid, int sqlstate, const char *message)
 		memset(entry, 0, sizeof(PoolProblem));
 	report = entry->reported == 0 ||
 		TimestampDifferenceExceeds(entry->reported, now, REPORT_INTERVAL);
+	if (entry->subid != subid || entry->over)
+		entry->since = now;
+	entry->shown_from = TimestampTzPlusMilliseconds(entry->since, patience);
 	entry->subid = subid;
 	entry->sqlstate = sqlstate;
 	entry->over = false;
@@ -87,6 +90,13 @@ pool_get_problem(int index, PoolProblem *problem)
 	*problem = Pool->problems[index];
 	pool_unlock();
 	return true;
+}
+
+bool
+pool_problem_is_shown(const PoolProblem *problem)
+{
+	return OidIsValid(problem->subid) && !problem->over &&
+		GetCurrentTimestamp() >= problem->shown_from;
 }
 
 /* --- what has been shown of progress --- */

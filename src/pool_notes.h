@@ -26,22 +26,26 @@ typedef struct PoolProblem
 	Oid			subid;			/* InvalidOid: none */
 	int			sqlstate;
 	bool		over;			/* kept to know what has been reported */
+	TimestampTz since;
+	TimestampTz shown_from;		/* until then it may pass by itself */
 	TimestampTz noted;
 	TimestampTz reported;
 	char		message[512];
 } PoolProblem;
 
 /*
- * Keep a problem; true if it is to be reported, since it has not been for
- * long, by whichever process.
+ * Keep a problem, and show it once it has lasted for so many ms; true if it is
+ * to be reported, since it has not been for long, by whichever process.
  */
-extern bool pool_note_problem(Oid subid, int sqlstate, const char *message);
+extern bool pool_note_problem(Oid subid, int sqlstate, const char *message,
+							  int patience);
 
 /* A problem that has been noted of a subscription is over; or, with 0, all. */
 extern void pool_end_problems(Oid subid, int sqlstate);
 
 /* One of them, by number, copied; false if there are no more. */
 extern bool pool_get_problem(int index, PoolProblem *problem);
+extern bool pool_problem_is_shown(const PoolProblem *problem);
 
 /* --- what has been shown of progress --- */
 

@@ -73,6 +73,7 @@ typedef struct PoolShared
 	int			nruns;
 	PoolRun		runs[MAX_RUNS];
 
+	TimestampTz apply_change;	/* when a command last made some begin */
 	int			napply;
 	ApplyWorkerEntry *apply;	/* max_logical_replication_workers of them */
 

@@ -232,7 +232,7 @@ reuse_sync_pool_problems(PG_FUNCTION_ARGS)
 		Datum		values[POOL_PROBLEMS_COLS];
 		bool		nulls[POOL_PROBLEMS_COLS] = {0};
 
-		if (!OidIsValid(problem.subid) || problem.over)
+		if (!pool_problem_is_shown(&problem))
 			continue;
 		values[0] = ObjectIdGetDatum(problem.subid);
 		values[1] = CStringGetTextDatum(problem.message);

@@ -397,12 +397,17 @@ put_failures(StringInfo page, const Report *report)
 		if (table->hint != NULL)
 			appendStringInfo(page, "<p class=\"hint\">%s</p>",
 							 report_escape(table->hint));
-		appendStringInfo(page, "<p class=\"when\">%s, last at <span class=\"nb\">%s</span>; ",
-						 report_count(table->attempts, "failure", "failures"),
+		appendStringInfo(page, "<p class=\"when\">%s at <span class=\"nb\">%s</span>; ",
+						 table->attempts > 0 ?
+						 psprintf("%s, last",
+								  report_count(table->attempts, "failure", "failures")) :
+						 table->step == STEP_READY ? "Not begun" : "Put off",
 						 report_time(table->error_time));
 		if (table->next_retry > report->made_at)
 			appendStringInfo(page, "next try at <span class=\"nb\">%s</span></p></div></li>",
 							 report_time(table->next_retry));
+		else if (table->step == STEP_READY)
+			appendStringInfoString(page, "not to be tried again</p></div></li>");
 		else
 			appendStringInfoString(page, "to be tried again now</p></div></li>");
 	}

@@ -98,6 +98,7 @@
 #include "failure.h"
 #include "lease.h"
 #include "pool.h"
+#include "pool_apply.h"
 #include "resync.h"
 #include "resync_check.h"
 #include "settings.h"
@@ -237,6 +238,13 @@ take_up(Session *session, Oid relid, const char *nspname,
 	bool		result = false;
 
 	StartTransactionCommand();
+
+	/* DROP EXTENSION comes before, or finds what is begun here. */
+	if (guard_is_on("resync_hold") && !catalog_hold())
+	{
+		CommitTransactionCommand();
+		return false;
+	}
 	unit_bound_lock_waits(reuse_sync_handover_lock_timeout);
 	if (relname != NULL)
 	{
@@ -293,7 +301,10 @@ give_up(Session *session, Oid relid, const ErrorData *edata)
 static void
 put_off(Session *session, Oid relid, const ErrorData *edata)
 {
-	failure_record(session, relid, edata);
+	if (failure_only_waits(edata))
+		failure_put_off(session, relid, edata);
+	else
+		failure_record(session, relid, edata);
 	StartTransactionCommand();
 	if (!has_stage(session->sub->oid, relid, RESYNC_SET_BACK))
 		catalog_set_resyncs(session->sub->oid, relid, RESYNC_TRIED);
@@ -425,6 +436,7 @@ resync_begin(Session *session)
 		test_point(POINT_resync_set_back, session->sub->name);
 		if (guard_is_on("resync_stop"))
 			logicalrep_worker_stop(subid, InvalidOid);
+		pool_note_apply_change();
 		test_point(POINT_resync_stopped, session->sub->name);
 		StartTransactionCommand();
 		for (int i = 0; i < nset_back; i++)

@@ -165,3 +165,28 @@ target_is_shared(Oid subid, Oid relid)
 	table_close(rel, AccessShareLock);
 	return shared;
 }
+
+/* --- opening it --- */
+
+/* The server's errors of definitions that do not fit have no hint. */
+static void
+add_hint(void *arg)
+{
+	if (geterrcode() == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
+		errhint("See reuse_sync.check(), which also compares the table with the publisher's.");
+}
+
+LogicalRepRelMapEntry *
+target_open(LogicalRepRelId remoteid, LOCKMODE lockmode)
+{
+	LogicalRepRelMapEntry *entry;
+	ErrorContextCallback context = {
+		.callback = add_hint,
+		.previous = error_context_stack
+	};
+
+	error_context_stack = &context;
+	entry = logicalrep_rel_open(remoteid, lockmode);
+	error_context_stack = context.previous;
+	return entry;
+}

@@ -13,6 +13,10 @@
 #ifndef REUSE_SYNC_TARGET_H
 #define REUSE_SYNC_TARGET_H
 
+#include "replication/logicalproto.h"
+#include "replication/logicalrelation.h"
+#include "storage/lockdefs.h"
+
 typedef enum TargetRows
 {
 	TARGET_EMPTY,
@@ -35,6 +39,13 @@ extern TargetRows target_rows(Oid relid, bool wait);
  * keeps that until the end of the transaction.
  */
 extern bool target_has_row(Oid relid);
+
+/*
+ * Open and lock the local table of a remote one, for logicalrep_rel_close().
+ * Throws what the server throws if the two do not fit, with a hint.
+ */
+extern LogicalRepRelMapEntry *target_open(LogicalRepRelId remoteid,
+										  LOCKMODE lockmode);
 
 /* Does another subscription write to the table as well? */
 extern bool target_is_shared(Oid subid, Oid relid);

@@ -88,7 +88,6 @@ typedef struct Unit
 
 	bool		has_new_state;	/* set, and not yet committed */
 	bool		empty_first;	/* its rows are of a copy that is lost */
-	bool		gives_way;		/* to others: no failure, to be gone on with */
 	bool		refused;		/* the publisher does not let us have a table */
 	bool		too_long;		/* the express way would hold locks too long */
 	TimestampTz started;

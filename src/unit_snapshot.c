@@ -69,7 +69,9 @@ cannot_lock(Unit *unit, int sqlstate, const char *message)
 					quote_identifier(unit->tables[0].nspname), role,
 					quote_qualified_identifier(unit->tables[0].nspname,
 											   unit->tables[0].relname),
-					role) : 0);
+					role) :
+			sqlstate == ERRCODE_LOCK_NOT_AVAILABLE ?
+			errhint("A session there holds a lock on it, see pg_locks there.") : 0);
 }
 
 /* The tables as an SQL expression of type regclass[]. */

@@ -372,7 +372,8 @@ work_list_look(Oid last, bool anothers_turn)
 				work_list_resyncs(subid, caller, &ignored) != NIL)
 				(void) pool_note_problem(subid, ERRCODE_OBJECT_IN_USE,
 										 failure_with_hint("the subscription's apply worker does not stream from its replication slot",
-														   "In the first seconds of a subscription this is so; else the server's log says why, and perhaps reuse_sync.check()."));
+														   "The server's log says why, and perhaps reuse_sync.check()."),
+										 lease_patience());
 			continue;
 		}
 		tables = work_list_tables(subid, caller, &work->next_look);

@@ -92,6 +92,7 @@ both(
 	CREATE TABLE list (a int PRIMARY KEY, b int);
 	CREATE TABLE unreadable (a int PRIMARY KEY);
 	CREATE TABLE denied (a int PRIMARY KEY);
+	CREATE TABLE raises (a int PRIMARY KEY);
 	CREATE TABLE renamed (a int PRIMARY KEY)});
 $pub->safe_psql(
 	'postgres', q{
@@ -102,6 +103,7 @@ $pub->safe_psql(
 	ALTER TABLE no_key_full REPLICA IDENTITY FULL;
 	ALTER TABLE other_key ADD PRIMARY KEY (a);
 	ALTER TABLE list ADD COLUMN not_published int;
+	INSERT INTO raises VALUES (1);
 	CREATE TABLE missing (a int);
 	CREATE ROLE reader LOGIN REPLICATION;
 	GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;
@@ -109,7 +111,8 @@ $pub->safe_psql(
 	REVOKE SELECT ON unreadable FROM reader;
 	CREATE PUBLICATION t FOR TABLE "Hidden".one, "Hidden".two, "Not empty", no_column, generated,
 		secured, triggered, numbered, no_key_here, no_key_there,
-		no_key_full, other_key, list (a, b), unreadable, denied, renamed});
+		no_key_full, other_key, list (a, b), unreadable, denied, raises,
+		renamed});
 $sub->safe_psql(
 	'postgres', q{
 	INSERT INTO "Not empty" VALUES (1);
@@ -121,6 +124,10 @@ $sub->safe_psql(
 	CREATE TRIGGER "Always" BEFORE INSERT ON triggered FOR EACH ROW EXECUTE FUNCTION f();
 	CREATE TRIGGER replica BEFORE INSERT ON triggered FOR EACH ROW EXECUTE FUNCTION f();
 	ALTER TABLE triggered ENABLE ALWAYS TRIGGER "Always", ENABLE REPLICA TRIGGER replica;
+	CREATE FUNCTION raise() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE 'not now' USING ERRCODE = '55000'; END $$;
+	CREATE TRIGGER raise BEFORE INSERT ON raises FOR EACH ROW EXECUTE FUNCTION raise();
+	ALTER TABLE raises ENABLE ALWAYS TRIGGER raise;
 	ALTER TABLE other_key ADD PRIMARY KEY (b, a, "C");
 	CREATE ROLE the_owner SUPERUSER LOGIN});
 my $conninfo = $pub->connstr('postgres') . ' user=reader';
@@ -281,6 +288,9 @@ wait_found('table public.no_column',
 	qr/its synchronization for subscription "t" has failed: logical replication target relation "public.no_column" is missing replicated columns: .*\nSee reuse_sync\.check\(\), which also compares the table with the publisher's\. It is tried again (at \d{4}-|now)/
 );
 pass('a table that has failed');
+wait_found('table public.raises',
+	qr/its synchronization for subscription "t" has failed: not now\nIt is tried again/);
+pass('check() is no hint where it has nothing to say');
 
 $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION t DISABLE');
 $sub->safe_psql('postgres',
@@ -288,7 +298,7 @@ $sub->safe_psql('postgres',
 $sub->safe_psql('postgres',
 	'DROP TABLE "Hidden".one, "Hidden".two, "Not empty", no_column, generated, secured, triggered,
 	numbered, no_key_here, no_key_there, no_key_full, other_key, list,
-	unreadable, denied, "new name"');
+	unreadable, denied, raises, "new name"');
 $pub->safe_psql('postgres', q{SELECT pg_drop_replication_slot('t')});
 $sub->poll_query_until('postgres',
 	'SELECT count(*) = 0 FROM reuse_sync.slots');
@@ -421,9 +431,15 @@ found_ok('this database', qr/^warning\n.*\nit is being drained/,
 $sub->safe_psql('postgres', 'SELECT reuse_sync.wakeup()');
 
 $sub->append_conf('postgresql.conf',
-	"max_worker_processes = 7\nmax_logical_replication_workers = 1\nmax_replication_slots = 9"
+	"max_worker_processes = 7\nmax_logical_replication_workers = 1\nmax_replication_slots = 9\nwal_retrieve_retry_interval = 1min"
 );
 $sub->restart;
+like(
+	join("\n", map { check(q{problem ~ 'apply worker'}, $_) } 'postgres', 'Other db'),
+	qr/\Anotice\nsubscription "\w+"\nit has no apply worker yet\nThe server starts one within 180 s\. Run this again then\.\n?(?!.*error)/s,
+	'an apply worker that the server has still to start is no error');
+$sub->append_conf('postgresql.conf', 'wal_retrieve_retry_interval = 200ms');
+$sub->reload;
 found_ok(
 	'setting max_logical_replication_workers',
 	q{error

@@ -163,6 +163,23 @@ if (with_extension())
 	$sub->wait_for_log(qr/table "public.locked"|lock timeout/, $offset);
 	$sub->wait_for_log(qr/(?:table "public.locked"|lock timeout).*(?:table "public.locked"|lock timeout)/s,
 		$offset);
+
+	# It has not failed, and does not wait longer each time.
+	my $time = q{SELECT last_error_time FROM reuse_sync.tables WHERE subname = 'l'};
+	foreach (1 .. 3)
+	{
+		my $last = $sub->safe_psql('postgres', $time);
+		$sub->poll_query_until('postgres', "SELECT ($time) > '$last'")
+		  or die 'it is not tried again';
+	}
+	query_ok($sub, q{
+		SELECT state <> 'failed', attempts, next_retry - last_error_time <= '1 s',
+			last_error ~ 'lock timeout.*HINT:  A session holds a lock'
+		FROM reuse_sync.tables WHERE subname = 'l'}, 't|0|t|t',
+		'it is tried again and again at the same pace, and why is shown');
+	query_ok($sub, q{
+		SELECT severity FROM reuse_sync.check() WHERE problem ~ 'waits: .*lock'},
+		'warning', 'check() says so');
 }
 is( $sub->safe_psql('postgres', q{
 		SELECT sync_error_count FROM pg_stat_subscription_stats

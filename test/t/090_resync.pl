@@ -396,6 +396,11 @@ foreach my $table (qw(small large))
 	wait_until(
 		"SELECT last_error ~ 'lock timeout' FROM reuse_sync.tables WHERE relid = '$table'::regclass"
 	);
+	is( $sub->safe_psql('postgres',
+			"SELECT attempts FROM reuse_sync.tables WHERE relid = '$table'::regclass"
+		),
+		'0',
+		"$table: that is no failure");
 	$changer->query_safe('COMMIT');
 	resynced_ok($table, "$table: somebody had it locked for long");
 
