@@ -40,6 +40,14 @@ PG_FUNCTION_INFO_V1(reuse_sync_stats_reset);
 /* The versions that scripts of this release lead to, one after the other. */
 static const char *const script_versions[] = {"1.0", EXTENSION_VERSION};
 
+/* Functions are not refused by themselves where nothing may be written. */
+static void
+require_writable(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+}
+
 static void
 require_preloaded(void)
 {
@@ -112,7 +120,7 @@ reuse_sync_retry(PG_FUNCTION_ARGS)
 	Oid			subid;
 	XLogRecPtr	lsn;
 
-	PreventCommandDuringRecovery("reuse_sync.retry()");
+	require_writable("reuse_sync.retry()");
 	functions_require_pool();
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
@@ -175,7 +183,7 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				errmsg("must be superuser to drain a database"));
-	PreventCommandDuringRecovery("reuse_sync.drain()");
+	require_writable("reuse_sync.drain()");
 	functions_require_pool();
 	orphans_forget_lost();
 	if (!PG_ARGISNULL(0))
@@ -220,7 +228,7 @@ reuse_sync_drain(PG_FUNCTION_ARGS)
 Datum
 reuse_sync_stats_reset(PG_FUNCTION_ARGS)
 {
-	PreventCommandDuringRecovery("reuse_sync.stats_reset()");
+	require_writable("reuse_sync.stats_reset()");
 	catalog_reset_counters();
 	PG_RETURN_VOID();
 }

@@ -275,6 +275,7 @@ reuse_sync_drop_orphaned_slots(PG_FUNCTION_ARGS)
 	int64		dropped = 0;
 
 	PreventCommandDuringRecovery("reuse_sync.drop_orphaned_slots()");
+	PreventCommandIfReadOnly("reuse_sync.drop_orphaned_slots()");
 	if (!PG_ARGISNULL(0))
 		subid = rights_to_subscription(NameStr(*PG_GETARG_NAME(0)), true);
 	(void) catalog_exists(ERROR);

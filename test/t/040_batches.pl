@@ -472,7 +472,7 @@ my $wait_for_table = sub {
 };
 foreach my $table (sort keys %bad)
 {
-	$wait_for_table->($table, 'attempts > 0');
+	$wait_for_table->($table, 'last_error IS NOT NULL');
 	like(
 		$sub->safe_psql(
 			'postgres', qq{
@@ -484,7 +484,7 @@ foreach my $table (sort keys %bad)
 is( $sub->safe_psql(
 		'postgres', q{
 		SELECT count(*) FROM reuse_sync.tables
-		WHERE attempts > 0 AND next_retry > last_error_time - interval '10 ms'
+		WHERE last_error IS NOT NULL AND next_retry > last_error_time - interval '10 ms'
 			AND next_retry <= last_error_time + interval '1.1 s'}),
 	scalar(keys %bad),
 	'all are going to be tried again soon');
@@ -494,6 +494,13 @@ is( $sub->safe_psql(
 		WHERE attempts > 0 AND state IN ('ready', 'synchronized')}),
 	0,
 	'no other table has failed');
+
+is( $sub->safe_psql(
+		'postgres', q{
+		SELECT relid::regclass FROM reuse_sync.tables
+		WHERE last_error IS NOT NULL AND attempts = 0}),
+	'bad_locked',
+	'the one that is locked has not failed either');
 
 # The others are replicated meanwhile.
 $pub->safe_psql('postgres',

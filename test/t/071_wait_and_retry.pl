@@ -59,6 +59,21 @@ my $log_start = -s $sub->logfile;
 subscribe($pub, $sub, 's', 'p');
 
 #
+# What writes is refused where nothing may be written.
+#
+foreach my $call ('SELECT reuse_sync.retry(\'s\', \'bad\')',
+	'SELECT reuse_sync.stats_reset()',
+	'SELECT reuse_sync.drop_orphaned_slots()',
+	'CALL reuse_sync.drain()')
+{
+	my ($function) = $call =~ /reuse_sync\.(\w+)/;
+
+	fails_ok("SET default_transaction_read_only = on; $call",
+		qr/cannot execute reuse_sync\.$function\(\) in a read-only transaction/,
+		"$function is refused in a read-only transaction");
+}
+
+#
 # A table that was not empty: said so, wherever it is said.
 #
 wait_until($sub, 'two failed tables',

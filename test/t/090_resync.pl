@@ -495,6 +495,10 @@ fails_like(
 	'a table that is not in the subscription',
 	state => '42704', hint => 'Run ALTER SUBSCRIPTION');
 fails_like(
+	q{SELECT reuse_sync.resync_table('s', 4294967295)},
+	'table with OID 4294967295 does not exist',
+	'a table that is not there', state => '42704');
+fails_like(
 	q{BEGIN READ ONLY; SELECT reuse_sync.resync_table('s', 'small')},
 	'cannot execute resync_table\(\) in a read-only transaction',
 	'in a read-only transaction', state => '25006');
