@@ -201,7 +201,6 @@ set_back(Session *session, Oid relid, const char *nspname,
 	ereport(LOG,
 			errmsg("table \"%s.%s\" of subscription \"%s\" is synchronized anew",
 				   nspname, relname, session->sub->name));
-	test_point(POINT_resync_commit, relname);
 	return true;
 }
 
@@ -237,6 +236,7 @@ take_up(Session *session, Oid relid, const char *nspname,
 	XLogRecPtr	lsn;
 	bool		result = false;
 
+	*half_done = *with_rows = false;
 	StartTransactionCommand();
 
 	/* DROP EXTENSION comes before, or finds what is begun here. */
@@ -266,6 +266,8 @@ take_up(Session *session, Oid relid, const char *nspname,
 		result = take_waiting(subid, relid);
 	*half_done = (state == SUBREL_STATE_FINISHEDCOPY);
 	*with_rows = is_to_be_emptied(subid, relid);
+	if (state == SUBREL_STATE_READY && result)
+		test_point(POINT_resync_commit, relname);
 	CommitTransactionCommand();
 	return result;
 }
