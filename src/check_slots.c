@@ -168,9 +168,10 @@ check_failed_tables(void)
 
 		check_add(failed ? CHECK_ERROR : CHECK_WARNING,
 				  check_table_name(check_value(i, 0), check_value(i, 1)),
-				  psprintf("its synchronization for subscription \"%s\" %s: %s",
-						   check_value(i, 2),
-						   failed ? "has failed" : "waits", error),
+				  psprintf(failed ?
+						   "its synchronization for subscription \"%s\" has failed: %s" :
+						   "its synchronization for subscription \"%s\" waits: %s",
+						   check_value(i, 2), error),
 				  psprintf("%s%sIt is tried again %s%s.",
 						   hint ? hint : "", hint ? " " : "",
 						   next_retry ? "at " : "now",
