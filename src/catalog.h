@@ -212,7 +212,10 @@ extern void catalog_add_resync(Oid subid, Oid relid, bool truncate);
 /* All rows (ResyncRow *), or those of one subscription; reads the heap. */
 extern List *catalog_resyncs(Oid subid);
 
-/* How many rows are of tables in 'i' that may hold what is to go? */
+/* Has this table been set back for that, so that it may hold what is to go? */
+extern bool catalog_resync_is_begun(Oid subid, Oid relid);
+
+/* How many rows are of such tables? */
 extern int	catalog_begun_resyncs(void);
 
 /* Of one table: all to this stage; remove those at this stage or beyond. */

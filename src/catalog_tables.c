@@ -293,6 +293,21 @@ catalog_resyncs(Oid subid)
 	return catalog_read("resync", subid, make_resync);
 }
 
+bool
+catalog_resync_is_begun(Oid subid, Oid relid)
+{
+	ListCell   *lc;
+
+	foreach(lc, catalog_resyncs(subid))
+	{
+		ResyncRow  *resync = lfirst(lc);
+
+		if (resync->relid == relid && resync->stage >= RESYNC_SET_BACK)
+			return true;
+	}
+	return false;
+}
+
 int
 catalog_begun_resyncs(void)
 {

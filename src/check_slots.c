@@ -121,28 +121,51 @@ check_abandoned_slot(const SlotRow *slot, List **conninfos, List **messages)
 }
 
 /* The pool is off: nobody goes on with what it has begun. */
-static void
-check_left_behind(const SlotRow *slot, bool linked)
+static const char *
+hint_to_go_on(void)
 {
-	const char *hint = reuse_sync_preloaded ?
-	"Set reuse_sync.enabled to on, restart the server and run CALL reuse_sync.drain() in this database before switching it off again." :
-	"Add reuse_sync to shared_preload_libraries, restart the server and run CALL reuse_sync.drain() in this database before taking it out again.";
+	return reuse_sync_preloaded ?
+		"Set reuse_sync.enabled to on, restart the server and run CALL reuse_sync.drain() in this database before switching it off again." :
+		"Add reuse_sync to shared_preload_libraries, restart the server and run CALL reuse_sync.drain() in this database before taking it out again.";
+}
 
+static void
+check_left_table(Oid relid, const char *problem)
+{
+	char	   *nspname = get_namespace_name(get_rel_namespace(relid));
+	char	   *relname = get_rel_name(relid);
+
+	if (nspname != NULL && relname != NULL)
+		check_add(CHECK_ERROR, check_table_name(nspname, relname), problem,
+				  hint_to_go_on());
+}
+
+static void
+check_left_slot(const SlotRow *slot, bool linked)
+{
 	if (linked)
-	{
-		char	   *nspname =
-		get_namespace_name(get_rel_namespace(slot->relid));
-		char	   *relname = get_rel_name(slot->relid);
-
-		if (nspname != NULL && relname != NULL)
-			check_add(CHECK_ERROR, check_table_name(nspname, relname),
-					  "it was half done when the pool was switched off, and the server cannot finish it",
-					  hint);
-	}
+		check_left_table(slot->relid,
+						 "it was half done when the pool was switched off, and the server cannot finish it");
 	check_add(CHECK_ERROR, slot_object(NameStr(slot->slot_name)),
 			  "the pool, which is off, has left it on the publisher, where it retains WAL",
-			  linked ? hint :
+			  linked ? hint_to_go_on() :
 			  "Run SELECT reuse_sync.drop_orphaned_slots().");
+}
+
+static void
+check_left_resyncs(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, catalog_resyncs(InvalidOid))
+	{
+		ResyncRow  *resync = lfirst(lc);
+
+		if (resync->stage >= RESYNC_SET_BACK)
+			check_left_table(resync->relid, reuse_sync_preloaded ?
+							 "it was being synchronized anew when the pool was switched off, and waits for it" :
+							 "it was being synchronized anew when the library was taken out, so that the server copies it into the rows it held");
+	}
 }
 
 static void
@@ -194,8 +217,10 @@ check_slot_catalog(void)
 		if (GetSubscription(slot->subid, true) == NULL)
 			check_abandoned_slot(slot, &conninfos, &messages);
 		else if (!pool_exists())
-			check_left_behind(slot, linked);
+			check_left_slot(slot, linked);
 	}
+	if (!pool_exists())
+		check_left_resyncs();
 	check_failed_tables();
 }
 

@@ -87,7 +87,8 @@ check_target(const Subscription *sub, Oid relid, const char *object)
 	/* They may be those of a copy that has just been committed. */
 	state = GetSubscriptionRelState(sub->oid, relid, &lsn);
 	if ((state == SUBREL_STATE_INIT || state == SUBREL_STATE_DATASYNC) &&
-		!failure_says_so(sub, relid))
+		!failure_says_so(sub, relid) &&
+		!catalog_resync_is_begun(sub->oid, relid))
 		check_add(CHECK_WARNING, object,
 				  psprintf("it is not empty before its first copy for subscription \"%s\"",
 						   sub->name),

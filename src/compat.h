@@ -78,6 +78,13 @@ compat_is_apply_worker(void)
 #endif
 }
 
+/* Is this one of the server's workers that synchronize a table? */
+static inline bool
+compat_is_tablesync_worker(void)
+{
+	return IsLogicalWorker() && am_tablesync_worker();
+}
+
 /* The wait event of all our waits: 17 gives extensions names of their own. */
 static inline uint32
 compat_wait_event(void)

@@ -9,6 +9,9 @@
  * leaves the tables to us (design.md section 3); the pool is told that, and
  * when it streams (lease.h).
  *
+ * In table-sync workers of the server's own: a table that the pool synchronizes
+ * anew is none of theirs, whatever has become of the pool.
+ *
  * In backends: commands that make work wake the launcher when they commit, and
  * some do more (commands.c); CREATE, ALTER and DROP EXTENSION end the database's
  * apply workers, which come back and settle anew.
@@ -72,6 +75,47 @@ settle_apply_worker(void)
 		lease_follow_apply_worker();
 }
 
+/* --- the server's table-sync workers --- */
+
+/* Is this a relation of the extension, of whichever version? */
+static bool
+is_of_extension(Oid relid)
+{
+	Oid			extension = get_extension_oid(EXTENSION_NAME, true);
+
+	return OidIsValid(extension) &&
+		getExtensionOfObject(RelationRelationId, relid) == extension;
+}
+
+/*
+ * The first commit of a table-sync worker, which has not yet looked at its
+ * table.  One that is synchronized anew may hold the rows that are to go: the
+ * server would copy all of them once more.  So the table waits for the pool,
+ * as those do whose copy the server cannot finish.
+ */
+static void
+refuse_resynced_table(void)
+{
+	Oid			subid = MyLogicalRepWorker->subid;
+	Oid			relid = MyLogicalRepWorker->relid;
+	Oid			nspid = get_namespace_oid(EXTENSION_NAME, true);
+	Oid			resync = OidIsValid(nspid) ?
+	get_relname_relid("resync", nspid) : InvalidOid;
+
+	if (!OidIsValid(resync) || !is_of_extension(resync) ||
+		!catalog_resync_is_begun(subid, relid))
+		return;
+	ereport(ERROR,
+			errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			errmsg("table \"%s.%s\" is left to \"%s\", which synchronizes it anew",
+				   get_namespace_name(get_rel_namespace(relid)),
+				   get_rel_name(relid), EXTENSION_NAME),
+			errdetail("It may hold rows that are on the publisher as well."),
+			reuse_sync_enabled ?
+			errhint("See to it that the extension is of the library's version.") :
+			errhint("Set reuse_sync.enabled to on and restart the server."));
+}
+
 /* --- the end of a transaction --- */
 
 /* With reuse_sync.enabled off there is nothing else to do. */
@@ -85,6 +129,8 @@ at_commit_while_off(XactEvent event, void *arg)
 	reported = true;
 	if (compat_is_apply_worker())
 		left_behind_report(MyLogicalRepWorker->subid);
+	else if (compat_is_tablesync_worker())
+		refuse_resynced_table();
 }
 
 static void
@@ -100,6 +146,8 @@ at_transaction_event(XactEvent event, void *arg)
 				settled = true;
 				if (compat_is_apply_worker())
 					settle_apply_worker();
+				else if (compat_is_tablesync_worker())
+					refuse_resynced_table();
 			}
 			at_commit_prepare();
 			test_point_at_commit();
@@ -183,15 +231,6 @@ before_drop_of_resyncs(void)
 			errmsg("cannot drop extension \"%s\" because tables are being synchronized anew",
 				   EXTENSION_NAME),
 			errhint("Run CALL reuse_sync.drain() first."));
-}
-
-static bool
-is_of_extension(Oid relid)
-{
-	Oid			extension = get_extension_oid(EXTENSION_NAME, true);
-
-	return OidIsValid(extension) &&
-		getExtensionOfObject(RelationRelationId, relid) == extension;
 }
 
 static void

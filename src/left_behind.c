@@ -5,7 +5,8 @@
  *
  * The server's own workers can go on from every state but one: a table in
  * state 'f' that the pool has copied waits for a slot whose name they do not
- * know.  They try again and again, in vain and without harm.
+ * know.  They try again and again, in vain and without harm.  The same becomes
+ * of a table that is synchronized anew, see hooks.c.
  *
  * Copyright (c) 2026, reuse_sync contributors
  *
@@ -44,10 +45,12 @@ half_done_tables(Oid subid, StringInfo names)
 		TableProgress progress;
 		char	   *relname = get_rel_name(rel->relid);
 
-		if (rel->state != SUBREL_STATE_FINISHEDCOPY || relname == NULL ||
-			!catalog_get_progress(subid, rel->relid, &progress) ||
-			progress.slot_id == 0 ||
-			!TransactionIdIsValid(progress.copy_xid))
+		if (relname == NULL ||
+			(!catalog_resync_is_begun(subid, rel->relid) &&
+			 (rel->state != SUBREL_STATE_FINISHEDCOPY ||
+			  !catalog_get_progress(subid, rel->relid, &progress) ||
+			  progress.slot_id == 0 ||
+			  !TransactionIdIsValid(progress.copy_xid))))
 			continue;
 		if (n < MOST_NAMES)
 			appendStringInfo(names, "%s%s", n > 0 ? ", " : "",

@@ -462,8 +462,20 @@ resync_give_back(Session *session, Oid relid)
 
 	StartTransactionCommand();
 	state = GetSubscriptionRelState(subid, relid, &lsn);
-	if ((state == SUBREL_STATE_INIT || state == SUBREL_STATE_DATASYNC) &&
-		work_list_resync_is_begun(subid, relid))
+	if (!catalog_resync_is_begun(subid, relid))
+		state = SUBREL_STATE_UNKNOWN;
+	if (state == SUBREL_STATE_READY)
+	{
+		/* See work_list.c; nothing can be copied for a disabled one. */
+		ereport(WARNING,
+				errmsg("table \"%s.%s\" of subscription \"%s\" may hold rows twice",
+					   get_namespace_name(get_rel_namespace(relid)),
+					   get_rel_name(relid), session->sub->name),
+				errdetail("The server has synchronized it while \"%s\", which was to do so, was not loaded.",
+						  EXTENSION_NAME));
+		catalog_remove_resyncs(subid, relid, RESYNC_REQUESTED);
+	}
+	else if (state == SUBREL_STATE_INIT || state == SUBREL_STATE_DATASYNC)
 	{
 		unit_bound_lock_waits(reuse_sync_handover_lock_timeout);
 		if (is_to_be_emptied(subid, relid) &&

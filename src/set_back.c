@@ -45,7 +45,7 @@ half_done(Oid subid, MemoryContext context)
 		SubscriptionRelState *rel = lfirst(lc);
 		TableProgress progress;
 
-		if (work_list_resync_is_begun(subid, rel->relid) ||
+		if (catalog_resync_is_begun(subid, rel->relid) ||
 			(rel->state == SUBREL_STATE_FINISHEDCOPY &&
 			 catalog_get_progress(subid, rel->relid, &progress) &&
 			 progress.slot_id != 0))

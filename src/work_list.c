@@ -162,17 +162,11 @@ resync_of(const List *resyncs, Oid relid)
 	return result;
 }
 
-bool
-work_list_resync_is_begun(Oid subid, Oid relid)
-{
-	Resync		resync = resync_of(catalog_resyncs(subid), relid);
-
-	return resync.set_back || resync.begun;
-}
-
 /*
  * May it begin now?  The step from 's' to 'r' is the apply worker's.  While
- * nothing new may begin, what is half done must go on all the same.
+ * nothing new may begin, what is half done must go on all the same.  If it is
+ * half done and in 'r', the server has synchronized it while the library was not
+ * there: into what it held, so it has to begin again.
  */
 static bool
 may_begin(Oid subid, Oid relid, const Resync *resync, TimestampTz *next_look)
@@ -182,16 +176,18 @@ may_begin(Oid subid, Oid relid, const Resync *resync, TimestampTz *next_look)
 	TableProgress progress;
 	TimestampTz retry;
 	XLogRecPtr	lsn;
+	char		state;
 
 	if (pool_table_is_claimed(subid, relid))
 		return false;
-	if (resync->set_back)
+	state = GetSubscriptionRelState(subid, relid, &lsn);
+	if (resync->set_back ||
+		(resync->begun && state == SUBREL_STATE_READY))
 		return !reuse_sync_paused || pool_is_draining(MyDatabaseId);
 	if (!(resync->requested || resync->tried) || reuse_sync_paused ||
 		pool_is_draining(MyDatabaseId))
 		return false;
-	if (servers_worker(subid, relid) ||
-		GetSubscriptionRelState(subid, relid, &lsn) == SUBREL_STATE_SYNCDONE)
+	if (servers_worker(subid, relid) || state == SUBREL_STATE_SYNCDONE)
 	{
 		*next_look = sooner(*next_look, soon);
 		return false;

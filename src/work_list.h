@@ -65,9 +65,6 @@ extern List *work_list_tables(Oid subid, MemoryContext context,
 extern List *work_list_resyncs(Oid subid, MemoryContext context,
 							   TimestampTz *next_look);
 
-/* Is its synchronization anew begun, and not over?  In a transaction. */
-extern bool work_list_resync_is_begun(Oid subid, Oid relid);
-
 /*
  * Keep a subscription out of the looks until then: its publisher is away; or
  * only its orphaned slots, which could not be dropped.

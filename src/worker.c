@@ -396,7 +396,7 @@ claim_step(const Step *what)
 		for (int i = 0; i < batch->nrelids; i++)
 			if (work_list_is_due(subid, batch->relids[i]) &&
 				(!draining || batch->half_done ||
-				 work_list_resync_is_begun(subid, batch->relids[i])))
+				 catalog_resync_is_begun(subid, batch->relids[i])))
 				batch->relids[n++] = batch->relids[i];
 		batch->nrelids = pool_claim_tables(subid, batch->relids, n,
 										   batch->half_done || draining);

@@ -748,6 +748,45 @@ foreach my $table (qw(small large))
 }
 
 #
+# Without a pool the server must not copy into the old rows, and if it does
+# because the library is not there, the pool does so once more.
+#
+$sub->safe_psql('postgres',
+	q{ALTER TABLE nokey ADD CONSTRAINT no_news CHECK (a <> 77777)});
+$pub->safe_psql('postgres',
+	q{ALTER PUBLICATION p DROP TABLE nokey; INSERT INTO nokey VALUES (77777, 'x'); ALTER PUBLICATION p ADD TABLE nokey});
+my $rows = $sub->safe_psql('postgres', 'SELECT count(*) FROM nokey');
+resync('nokey');
+wait_until(q{SELECT state = 'failed' FROM reuse_sync.tables WHERE relid = 'nokey'::regclass});
+is( $sub->safe_psql('postgres',
+		q{SELECT count(*) FROM reuse_sync.check() WHERE problem ~ 'not empty'}),
+	'0',
+	'what a table holds that is synchronized anew is no fault');
+$sub->append_conf('postgresql.conf', 'reuse_sync.enabled = off');
+$sub->restart;
+$sub->safe_psql('postgres', 'ALTER TABLE nokey DROP CONSTRAINT no_news');
+my $refused = qr/ERROR:  table "public.nokey" is left to "reuse_sync", which synchronizes it anew/;
+my $offset  = -s $sub->logfile;
+$sub->wait_for_log(qr/$refused.*$refused/s, $offset);
+is($sub->safe_psql('postgres', 'SELECT count(*) FROM nokey'),
+	$rows, 'the server does not copy into the old rows');
+like(
+	$sub->safe_psql('postgres',
+		q{SELECT problem FROM reuse_sync.check() WHERE object = 'table public.nokey'}),
+	qr/^it was being synchronized anew when the pool was switched off, and waits for it$/m,
+	'check() says so');
+
+$sub->append_conf('postgresql.conf',
+	"reuse_sync.enabled = on\nshared_preload_libraries = ''");
+$sub->restart;
+wait_ready($sub, 's');
+cmp_ok($sub->safe_psql('postgres', 'SELECT count(*) FROM nokey'),
+	'>', $rows + 1, 'without the library it does');
+$sub->append_conf('postgresql.conf', "shared_preload_libraries = 'reuse_sync'");
+$sub->restart;
+resynced_ok('nokey', 'which is mended when the library is back');
+
+#
 # DROP EXTENSION must not leave the server a table that it would copy into its
 # old rows.
 #
