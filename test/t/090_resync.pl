@@ -756,6 +756,7 @@ $sub->safe_psql('postgres',
 $pub->safe_psql('postgres',
 	q{ALTER PUBLICATION p DROP TABLE nokey; INSERT INTO nokey VALUES (77777, 'x'); ALTER PUBLICATION p ADD TABLE nokey});
 my $rows = $sub->safe_psql('postgres', 'SELECT count(*) FROM nokey');
+$catchup->finish;
 resync('nokey');
 wait_until(q{SELECT state = 'failed' FROM reuse_sync.tables WHERE relid = 'nokey'::regclass});
 is( $sub->safe_psql('postgres',
@@ -785,6 +786,8 @@ cmp_ok($sub->safe_psql('postgres', 'SELECT count(*) FROM nokey'),
 $sub->append_conf('postgresql.conf', "shared_preload_libraries = 'reuse_sync'");
 $sub->restart;
 resynced_ok('nokey', 'which is mended when the library is back');
+$sub->safe_psql('postgres', 'DROP SCHEMA gate CASCADE');
+$catchup = CatchUp->new($pub, $sub);
 
 #
 # DROP EXTENSION must not leave the server a table that it would copy into its
