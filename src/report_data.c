@@ -268,7 +268,6 @@ report_read(Report *report, const Subscription *sub)
 		appendStringInfo(&publications, "%s%s",
 						 publications.len > 0 ? ", " : "",
 						 quote_identifier(strVal(lfirst(lc))));
-	report->made_at = GetCurrentTimestamp();
 	report->subname = sub->name;
 	report->dbname = get_database_name(MyDatabaseId);
 	report->publications = publications.data;
@@ -285,4 +284,7 @@ report_read(Report *report, const Subscription *sub)
 	read_tables(report, sub->oid);
 	read_units(report, sub->oid);
 	read_slots(report, sub->oid);
+
+	/* After all that is at work has begun. */
+	report->made_at = GetCurrentTimestamp();
 }

@@ -350,6 +350,17 @@ different_findings(List *findings, int *nths, int *rest)
 	return n;
 }
 
+/* How many tables have an error that is kept. */
+static int
+count_errors(const Report *report)
+{
+	int			n = 0;
+
+	for (int i = 0; i < report->ntables; i++)
+		n += (report->tables[i].error != NULL);
+	return n;
+}
+
 static void
 put_problems(StringInfo page, const Report *report)
 {
@@ -360,7 +371,8 @@ put_problems(StringInfo page, const Report *report)
 
 	open_section(page, "problems", "Problems");
 	if (n == 0)
-		appendStringInfoString(page, "<p class=\"none\">No problem was found, here or on the publisher.</p>");
+		appendStringInfo(page, "<p class=\"none\">No %sproblem was found, here or on the publisher.</p>",
+						 count_errors(report) > 0 ? "other " : "");
 	for (int i = 0; i < n; i++)
 	{
 		begin_finding(page, i, n);
@@ -375,13 +387,9 @@ put_problems(StringInfo page, const Report *report)
 static void
 put_failures(StringInfo page, const Report *report)
 {
-	int			total = 0;
-	int			nshown;
+	int			total = count_errors(report);
+	int			nshown = Min(total, MOST_FAILURES);
 	int			n = 0;
-
-	for (int i = 0; i < report->ntables; i++)
-		total += (report->tables[i].error != NULL);
-	nshown = Min(total, MOST_FAILURES);
 
 	open_section(page, "errors", "Failures");
 	for (int i = 0; i < report->ntables && n < nshown; i++)
