@@ -78,7 +78,22 @@ static const char *const session_settings_17 = "SET transaction_timeout = 0";
 static char *
 connection_message(Publisher *pub)
 {
-	return pchomp(PQerrorMessage(pub->conn));
+	char	   *line = pchomp(PQerrorMessage(pub->conn));
+	char	   *before = NULL;
+	char	   *next;
+	StringInfoData buf;
+
+	/* What it has met with encryption and without is said twice. */
+	initStringInfo(&buf);
+	for (; line != NULL; before = line, line = next)
+	{
+		next = strchr(line, '\n');
+		if (next != NULL)
+			*next++ = '\0';
+		if (before == NULL || strcmp(line, before) != 0)
+			appendStringInfo(&buf, "%s%s", before ? "\n" : "", line);
+	}
+	return buf.data;
 }
 
 pg_noreturn static void

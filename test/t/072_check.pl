@@ -381,6 +381,11 @@ found_ok('subscription "s"',
 	'a publisher that is away');
 unlike(check(), qr/dbname=|password/,
 	'no connection string and no password is shown');
+$sub->safe_psql('postgres',
+	q{ALTER SUBSCRIPTION s CONNECTION 'host=nowhere.invalid,nowhere.invalid dbname=postgres user=x'});
+found_ok('subscription "s"',
+	qr/^could not connect to the publisher: [^\n]*"nowhere\.invalid"[^\n]*\nCheck that/m,
+	'what libpq says twice is said once');
 my ($silent, $port) = silent_listener();
 $sub->safe_psql('postgres',
 	"ALTER SUBSCRIPTION s CONNECTION 'host=127.0.0.1 port=$port dbname=postgres user=x password=topsecret'"
