@@ -113,7 +113,7 @@ read_sizes(BatchPlan *plan)
 	}
 	for (int row = 0; row < res->nrows; row++)
 	{
-		int			i = atoi(publisher_value(res, row, 0));
+		int			i = atoi(publisher_text(res, row, 0));
 		const char *bytes = publisher_value(res, row, 1);
 
 		if (i < 0 || i >= plan->n)
@@ -121,7 +121,7 @@ read_sizes(BatchPlan *plan)
 		plan->candidates[i].bytes =
 			bytes ? Max(0, strtoll(bytes, NULL, 10)) : 0;
 		plan->candidates[i].partitioned =
-			publisher_value(res, row, 2)[0] == 't';
+			publisher_is_true(res, row, 2);
 	}
 }
 

@@ -319,7 +319,7 @@ note_publisher(const Subscription *sub, Publisher *conn)
 													 sub->slotname : "")));
 	if (res->nrows != 1)
 		return;
-	publisher->next_xid = strtoull(publisher_value(res, 0, 0), NULL, 10);
+	publisher->next_xid = strtoull(publisher_text(res, 0, 0), NULL, 10);
 	if ((value = publisher_value(res, 0, 1)) != NULL)
 	{
 		publisher->has_slot = true;

@@ -133,7 +133,7 @@ sum_up(const Subscription *sub, Publisher *conn, PublisherResult *res)
 	summary->capacities[CAPACITY_ROLE] = (Capacity)
 	{
 		psprintf("CONNECTION LIMIT of role %s",
-				 publisher_value(res, 0, ASKED_ROLE)),
+				 publisher_text(res, 0, ASKED_ROLE)),
 			number(res, ASKED_ROLE_LIMIT),
 			number(res, ASKED_ROLE_CONNECTIONS), 2
 	};
@@ -198,10 +198,10 @@ check_publications(const Subscription *sub, Publisher *conn)
 	for (int row = 0; row < res->nrows; row++)
 		check_add(CHECK_ERROR, check_subscription_name(sub),
 				  psprintf("publication \"%s\" does not exist on the publisher",
-						   publisher_value(res, row, 0)),
+						   publisher_text(res, row, 0)),
 				  psprintf("Create it there, or run ALTER SUBSCRIPTION %s DROP PUBLICATION %s.",
 						   quote_identifier(sub->name),
-						   quote_identifier(publisher_value(res, row, 0))));
+						   quote_identifier(publisher_text(res, row, 0))));
 }
 
 void
@@ -219,17 +219,17 @@ check_publisher(const Subscription *sub, Publisher *conn)
 		check_add(CHECK_ERROR, object,
 				  "it is a standby, from which the pool does not copy",
 				  "Subscribe to the primary server.");
-	if (strcmp(publisher_value(res, 0, ASKED_WAL_LEVEL), "logical") != 0)
+	if (strcmp(publisher_text(res, 0, ASKED_WAL_LEVEL), "logical") != 0)
 		check_add(CHECK_ERROR, object,
 				  psprintf("its wal_level is %s",
-						   publisher_value(res, 0, ASKED_WAL_LEVEL)),
+						   publisher_text(res, 0, ASKED_WAL_LEVEL)),
 				  "Set wal_level to logical there and restart it.");
-	if (publisher_value(res, 0, ASKED_MAY_REPLICATE)[0] != 't')
+	if (!publisher_is_true(res, 0, ASKED_MAY_REPLICATE))
 		check_add(CHECK_ERROR, object,
 				  psprintf("role %s, as which the subscription connects, may not replicate",
-						   publisher_value(res, 0, ASKED_ROLE)),
+						   publisher_text(res, 0, ASKED_ROLE)),
 				  psprintf("Run ALTER ROLE %s REPLICATION there.",
-						   publisher_value(res, 0, ASKED_ROLE)));
+						   publisher_text(res, 0, ASKED_ROLE)));
 	check_publications(sub, conn);
 	sum_up(sub, conn, res);
 }

@@ -261,19 +261,19 @@ much_wal(Publisher *conn)
 	publisher_query(conn,
 					"SELECT pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_wal_size'))");
 
-	return Min(MUCH_WAL, strtoll(publisher_value(res, 0, 0), NULL, 10));
+	return Min(MUCH_WAL, strtoll(publisher_text(res, 0, 0), NULL, 10));
 }
 
 /* A slot that nobody uses, and what it keeps the publisher from. */
 static void
 check_inactive_slot(PublisherResult *res, int row, int64 much)
 {
-	char	   *name = publisher_value(res, row, PUBLISHED_NAME);
+	char	   *name = publisher_text(res, row, PUBLISHED_NAME);
 	char	   *retained = publisher_value(res, row, PUBLISHED_RETAINED);
 	char	   *status = publisher_value(res, row, PUBLISHED_STATUS);
 	bool		lost = status != NULL && strcmp(status, "lost") == 0;
 
-	if (publisher_value(res, row, PUBLISHED_ACTIVE)[0] == 't')
+	if (publisher_is_true(res, row, PUBLISHED_ACTIVE))
 		return;
 	if (lost)
 		check_add(CHECK_ERROR, slot_object(name),
@@ -284,7 +284,7 @@ check_inactive_slot(PublisherResult *res, int row, int64 much)
 	else if (retained != NULL && strtoll(retained, NULL, 10) > much)
 		check_add(CHECK_WARNING, slot_object(name),
 				  psprintf("nobody uses it, and it retains %s of WAL on the publisher",
-						   publisher_value(res, row, PUBLISHED_RETAINED_TEXT)),
+						   publisher_text(res, row, PUBLISHED_RETAINED_TEXT)),
 				  publisher_value(res, row, PUBLISHED_SUBID) ?
 				  "Run SELECT reuse_sync.drop_orphaned_slots(), unless reuse_sync.tables shows that a table needs it." :
 				  "Have its subscriber go on, or drop it on the publisher if there is none any more.");
@@ -304,7 +304,7 @@ still_exists(Publisher *conn, const char *slot_name)
 static void
 check_known(Publisher *conn, PublisherResult *res, int row)
 {
-	char	   *name = publisher_value(res, row, PUBLISHED_NAME);
+	char	   *name = publisher_text(res, row, PUBLISHED_NAME);
 	Oid			subid;
 	int64		slot_id;
 	Subscription *sub;
@@ -312,8 +312,8 @@ check_known(Publisher *conn, PublisherResult *res, int row)
 
 	if (publisher_value(res, row, PUBLISHED_SUBID) == NULL)
 		return;
-	subid = strtoul(publisher_value(res, row, PUBLISHED_SUBID), NULL, 10);
-	slot_id = strtoll(publisher_value(res, row, PUBLISHED_SLOT_ID), NULL, 10);
+	subid = strtoul(publisher_text(res, row, PUBLISHED_SUBID), NULL, 10);
+	slot_id = strtoll(publisher_text(res, row, PUBLISHED_SLOT_ID), NULL, 10);
 
 	/* Those of other databases are in the catalogs there. */
 	sub = GetSubscription(subid, true);
@@ -335,7 +335,7 @@ static bool
 publisher_has(PublisherResult *res, const char *slot_name)
 {
 	for (int row = 0; row < res->nrows; row++)
-		if (strcmp(publisher_value(res, row, PUBLISHED_NAME), slot_name) == 0)
+		if (strcmp(publisher_text(res, row, PUBLISHED_NAME), slot_name) == 0)
 			return true;
 	return false;
 }

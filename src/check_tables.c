@@ -291,17 +291,17 @@ published_table(PublisherResult *res, int first)
 {
 	Published	table = {res, first, first};
 	char		replident =
-	publisher_value(res, first, COLUMN_REPLIDENT)[0];
+	publisher_text(res, first, COLUMN_REPLIDENT)[0];
 
-	table.nspname = publisher_value(res, first, COLUMN_NSPNAME);
-	table.relname = publisher_value(res, first, COLUMN_RELNAME);
+	table.nspname = publisher_text(res, first, COLUMN_NSPNAME);
+	table.relname = publisher_text(res, first, COLUMN_RELNAME);
 	table.name = quote_qualified_identifier(table.nspname, table.relname);
 	table.object = check_table_name(table.nspname, table.relname);
 	table.full = (replident == REPLICA_IDENTITY_FULL);
 	while (table.end < res->nrows &&
-		   strcmp(publisher_value(res, table.end, COLUMN_NSPNAME),
+		   strcmp(publisher_text(res, table.end, COLUMN_NSPNAME),
 				  table.nspname) == 0 &&
-		   strcmp(publisher_value(res, table.end, COLUMN_RELNAME),
+		   strcmp(publisher_text(res, table.end, COLUMN_RELNAME),
 				  table.relname) == 0)
 	{
 		table.changes |= is_true(res, table.end, COLUMN_CHANGES);
@@ -526,11 +526,11 @@ is_published(PublisherResult *res, const char *nspname, const char *relname)
 	while (low < high)
 	{
 		int			mid = (low + high) / 2;
-		int			c = strcmp(publisher_value(res, mid, COLUMN_NSPNAME),
+		int			c = strcmp(publisher_text(res, mid, COLUMN_NSPNAME),
 							   nspname);
 
 		if (c == 0)
-			c = strcmp(publisher_value(res, mid, COLUMN_RELNAME), relname);
+			c = strcmp(publisher_text(res, mid, COLUMN_RELNAME), relname);
 		if (c == 0)
 			return true;
 		if (c < 0)

@@ -307,7 +307,7 @@ copy_row_count(Publisher *pub, RemoteTable *remote, Relation rel)
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
 				errmsg("unexpected answer about the number of rows from the publisher"));
 	count = DirectFunctionCall1(int8in,
-								CStringGetDatum(publisher_value(res, 0, 0)));
+								CStringGetDatum(publisher_text(res, 0, 0)));
 	if (DatumGetInt64(count) <= 0)
 		return 0;
 

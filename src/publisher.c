@@ -223,6 +223,38 @@ flush_output(Publisher *pub, const char *doing)
 	}
 }
 
+pg_noreturn static void
+not_what_was_asked(void)
+{
+	ereport(ERROR,
+			errcode(ERRCODE_PROTOCOL_VIOLATION),
+			errmsg("unexpected answer from the publisher"));
+}
+
+char *
+publisher_value(const PublisherResult *res, int row, int col)
+{
+	if (row >= res->nrows || col >= res->ncols)
+		not_what_was_asked();
+	return res->values[row * res->ncols + col];
+}
+
+char *
+publisher_text(const PublisherResult *res, int row, int col)
+{
+	char	   *value = publisher_value(res, row, col);
+
+	if (value == NULL)
+		not_what_was_asked();
+	return value;
+}
+
+bool
+publisher_is_true(const PublisherResult *res, int row, int col)
+{
+	return publisher_text(res, row, col)[0] == 't';
+}
+
 /* Wait until a result can be taken without blocking, and take it. */
 static PGresult *
 next_result(Publisher *pub, const char *doing)
@@ -362,11 +394,11 @@ read_identity(Publisher *pub, const PublisherResult *res)
 		ereport(ERROR,
 				errcode(ERRCODE_PROTOCOL_VIOLATION),
 				errmsg("the publisher did not say who it is"));
-	pub->identity.sysid = strtou64(publisher_value(res, 0, 0), NULL, 10);
-	pub->identity.in_recovery = publisher_value(res, 0, 1)[0] == 't';
+	pub->identity.sysid = strtou64(publisher_text(res, 0, 0), NULL, 10);
+	pub->identity.in_recovery = publisher_is_true(res, 0, 1);
 	if (publisher_value(res, 0, 2) != NULL)
 		pub->identity.timeline = strtoul(publisher_value(res, 0, 2), NULL, 16);
-	pub->identity.started = strtoi64(publisher_value(res, 0, 3), NULL, 10);
+	pub->identity.started = strtoi64(publisher_text(res, 0, 3), NULL, 10);
 }
 
 /* All of it in one round trip: tens of workers may be far away. */
@@ -551,7 +583,7 @@ take_rows(PGresult *res)
 										 MCXT_ALLOC_HUGE);
 		for (int row = 0; row < result->nrows; row++)
 			for (int col = 0; col < result->ncols; col++)
-				publisher_value(result, row, col) =
+				result->values[row * result->ncols + col] =
 					PQgetisnull(res, row, col) ? NULL :
 					pstrdup(PQgetvalue(res, row, col));
 	}
@@ -688,9 +720,7 @@ next_of_kind(Publisher *pub, ExecStatusType wanted)
 			PQclear(res);
 			if (PQstatus(pub->conn) == CONNECTION_BAD)
 				connection_lost(pub, running);
-			ereport(ERROR,
-					errcode(ERRCODE_PROTOCOL_VIOLATION),
-					errmsg("unexpected answer from the publisher"));
+			not_what_was_asked();
 		}
 		if (PQstatus(pub->conn) != CONNECTION_BAD)
 			PQclear(take_rest(pub));

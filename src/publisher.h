@@ -42,8 +42,14 @@ typedef struct PublisherResult
 	char	  **values;			/* nrows * ncols */
 } PublisherResult;
 
-#define publisher_value(res, row, col) \
-	((res)->values[(row) * (res)->ncols + (col)])
+/*
+ * A value of it, which may be null, must not be, or is the text of a boolean.
+ * Throw ERRCODE_PROTOCOL_VIOLATION where the publisher has not answered what it
+ * was asked.
+ */
+extern char *publisher_value(const PublisherResult *res, int row, int col);
+extern char *publisher_text(const PublisherResult *res, int row, int col);
+extern bool publisher_is_true(const PublisherResult *res, int row, int col);
 
 /*
  * Connect with the subscription's connection string; with 'replication' as a

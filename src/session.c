@@ -298,7 +298,7 @@ standby_position(Session *session)
 	test_point(POINT_replay_position, "");
 	res = publisher_query(session->sql,
 						  "SELECT pg_catalog.pg_is_in_recovery()");
-	if (guard_is_on("c4") && strcmp(publisher_value(res, 0, 0), "t") != 0)
+	if (guard_is_on("c4") && !publisher_is_true(res, 0, 0))
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("the publisher of subscription \"%s\" has been promoted",

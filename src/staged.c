@@ -139,7 +139,7 @@ read_remoteid(Unit *unit)
 				errmsg("table \"%s.%s\" does not exist on the publisher",
 					   table->nspname, table->relname),
 				errhint("If it was renamed there, rename it here as well, else drop it from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
-	unit->targets[0].remoteid = strtoul(publisher_value(res, 0, 0), NULL, 10);
+	unit->targets[0].remoteid = strtoul(publisher_text(res, 0, 0), NULL, 10);
 }
 
 bool

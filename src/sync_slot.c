@@ -312,7 +312,7 @@ slot_may_start(const PublisherResult *res, XLogRecPtr position, char **reason)
 {
 	if (res->nrows != 1)
 		*reason = "it does not exist on the publisher";
-	else if (strcmp(publisher_value(res, 0, 1), "lost") == 0)
+	else if (strcmp(publisher_text(res, 0, 1), "lost") == 0)
 		*reason = "the publisher has removed WAL that it needs";
 	else if (guard_is_on("confirmed") &&
 			 (publisher_value(res, 0, 0) == NULL ||
