@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
@@ -31,6 +32,7 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -40,6 +42,7 @@
 #include "pool.h"
 #include "pool_notes.h"
 #include "settings.h"
+#include "testing.h"
 
 /* The counters follow in the order of PoolCounters. */
 #define COUNTER_COUNTERS	((int) (sizeof(PoolCounters) / sizeof(int64)))
@@ -207,17 +210,44 @@ catalog_find_row(Relation rel, const char *index, ScanKey keys, int nkeys,
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
-		tuple = heap_copytuple(tuple);
+		/* What is stored out of line is read while there is a snapshot. */
+		tuple = HeapTupleHasExternal(tuple) && guard_is_on("toast") ?
+			toast_flatten_tuple(tuple, RelationGetDescr(rel)) :
+			heap_copytuple(tuple);
 		heap_deform_tuple(tuple, RelationGetDescr(rel),
 						  row->values, row->nulls);
 	}
 	systable_endscan(scan);
+	test_point(POINT_row_found, index);
 	return tuple;
+}
+
+/*
+ * What is stored out of line is removed with a snapshot at hand: that of the
+ * catalog goes whenever somebody has changed one.
+ */
+static bool
+begin_change(Relation rel)
+{
+	test_point(POINT_row_changes, RelationGetRelationName(rel));
+	if (ActiveSnapshotSet() || !guard_is_on("toast"))
+		return false;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	return true;
+}
+
+static void
+end_change(bool has_snapshot)
+{
+	if (has_snapshot)
+		PopActiveSnapshot();
+	CommandCounterIncrement();
 }
 
 void
 catalog_put_row(Relation rel, HeapTuple old, Row *row)
 {
+	bool		has_snapshot = begin_change(rel);
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel),
 										row->values, row->nulls);
 
@@ -225,7 +255,16 @@ catalog_put_row(Relation rel, HeapTuple old, Row *row)
 		CatalogTupleUpdate(rel, &old->t_self, tuple);
 	else
 		CatalogTupleInsert(rel, tuple);
-	CommandCounterIncrement();
+	end_change(has_snapshot);
+}
+
+void
+catalog_delete_row(Relation rel, HeapTuple old)
+{
+	bool		has_snapshot = begin_change(rel);
+
+	CatalogTupleDelete(rel, &old->t_self);
+	end_change(has_snapshot);
 }
 
 /* --- counters --- */

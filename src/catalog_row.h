@@ -97,4 +97,7 @@ extern List *catalog_read(const char *name, Oid subid,
  */
 extern void catalog_put_row(Relation rel, HeapTuple old, Row *row);
 
+/* Delete a row that catalog_find_row has found; followed by the same. */
+extern void catalog_delete_row(Relation rel, HeapTuple old);
+
 #endif							/* REUSE_SYNC_CATALOG_ROW_H */

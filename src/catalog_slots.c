@@ -17,7 +17,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/indexing.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
@@ -249,10 +248,7 @@ catalog_remove_slot(Oid subid, int64 slot_id)
 	HeapTuple	old = find_slot(rel, subid, slot_id, &row);
 
 	if (HeapTupleIsValid(old))
-	{
-		CatalogTupleDelete(rel, &old->t_self);
-		CommandCounterIncrement();
-	}
+		catalog_delete_row(rel, old);
 	table_close(rel, RowExclusiveLock);
 }
 

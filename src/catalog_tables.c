@@ -340,14 +340,13 @@ change_resyncs(Oid subid, Oid relid, ResyncStage first, const char *stage)
 		if (!HeapTupleIsValid(old))
 			continue;
 		if (stage == NULL)
-			CatalogTupleDelete(rel, &old->t_self);
+			catalog_delete_row(rel, old);
 		else
 		{
 			row_set_text(&row, RESYNC_stage, stage);
 			catalog_put_row(rel, old, &row);
 		}
 	}
-	CommandCounterIncrement();
 	table_close(rel, RowExclusiveLock);
 }
 

@@ -111,6 +111,8 @@
 	POINT(resync_stopped, worker, "that apply worker is gone") \
 	POINT(resync_begun, worker, "the table waits like any other") \
 	POINT(replay_position, race, "a standby has said how far it is") \
+	POINT(row_found, race, "a row of our catalog is found") \
+	POINT(row_changes, race, "a row of our catalog is about to be changed") \
 	POINT(half_looked, race, "wait_for_sync() has read one of two things") \
 	POINT(settle, race, "an apply worker knows of the extension") \
 	POINT(apply_workers_listed, race, "CREATE EXTENSION knows the apply workers") \

@@ -1,0 +1,48 @@
+# What our catalog stores out of line is read and removed while others change
+# catalogs of the server, whereupon the snapshot that these are read with is gone.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use ReuseSync;
+use Races;
+
+my ($pub, $sub) =
+  race_servers(sub => { 'reuse_sync.max_retry_interval' => '1s' });
+my $error = qr/cannot fetch toast data without an active snapshot/;
+
+# An error that does not fit into a row, whatever is made of it.
+$pub->safe_psql(
+	'postgres', q{
+	CREATE TABLE t (a text, b text);
+	INSERT INTO t SELECT string_agg(md5(g::text), ''), 'long'
+		FROM generate_series(1, 500) g;
+	CREATE PUBLICATION p FOR TABLE t;});
+$sub->safe_psql('postgres', 'CREATE TABLE t (a int, b text)');
+subscribe($pub, $sub, 's', 'p');
+wait_until($sub, 'the error to be kept',
+	q{SELECT max(length(last_error)) > 10000 FROM reuse_sync.tables});
+
+# The next worker that looks at the table, and the one that keeps its next error
+foreach my $point ('row_found:table_progress_key', 'row_changes:table_progress')
+{
+	my $offset = -s $sub->logfile;
+
+	hold($sub, $point);
+	wait_held($sub, $point);
+	$sub->safe_psql('postgres', 'CREATE TABLE other (); DROP TABLE other');
+	release($sub);
+	$sub->wait_for_log(qr/invalid input syntax|$error/, $offset);
+	my $attempts = 'SELECT max(attempts) FROM reuse_sync.tables';
+	my $before   = $sub->safe_psql('postgres', $attempts);
+	wait_until($sub, 'the next try', "SELECT ($attempts) > $before");
+	unlike(slurp_file($sub->logfile, $offset), $error, "no error at $point");
+}
+
+$sub->safe_psql('postgres', 'ALTER TABLE t ALTER a TYPE text');
+settled_rows_ok($pub, $sub, 't');
+
+done_testing();
