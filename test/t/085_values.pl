@@ -11,6 +11,8 @@
 use strict;
 use warnings;
 
+use Cwd qw(abs_path);
+use File::Basename;
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -97,7 +99,7 @@ foreach my $line (
 	push @{ $columns{$relation} }, [ $column, $type ];
 }
 
-# Columns that have been compared with a value.
+# Columns that have been compared with a value, and these values.
 my %seen;
 
 # The rows of a relation as hashes.
@@ -151,7 +153,7 @@ sub row_is
 		  . ', not '
 		  . (ref $value ? "$value->[0] to $value->[1]" : $value // 'null')
 		  if !$ok;
-		$seen{"$relation.$name"} = 1 if defined $value;
+		$seen{"$relation.$name"}{ $got // '' } = 1 if defined $value;
 	}
 	return is(join("\n", @wrong), '', "$testname: $relation");
 }
@@ -1779,6 +1781,31 @@ is( join(
 		} sort keys %columns),
 	'',
 	'each column has been seen to have the right value');
+
+# So have been all words that a column has for something, as documented.
+my $root = abs_path(dirname(__FILE__) . '/../..');
+my $reference = slurp_file("$root/docs/sql-reference.md");
+
+# words_ok($column, @words): one test, that there are these words for it
+sub words_ok
+{
+	my ($column, @words) = @_;
+
+	return is(
+		join(', ', sort keys %{ $seen{$column} }),
+		join(', ', sort @words),
+		"$column: each word has been seen");
+}
+my ($states) = $reference =~ /^\| `state` \| the table \|\n(.*?)\n\n/ms;
+my @states = map { /^\| (`.*?) \|/ ? $1 =~ /`([^`]+)`/g : () } split /\n/, $states;
+words_ok('tables.state', @states);
+my ($phases) = $reference =~ /^\| `phase` \| `text` \| (.*?), or a state of a table/m;
+words_ok('workers.phase', $phases =~ /`([^`]+)`/g,
+	grep { !/^(?:pending|copied|synchronized|ready|failed)$/ } @states);
+my ($types) = $reference =~ /^\| `worker_type` \| `text` \| (.*)/m;
+words_ok('workers.worker_type', $types =~ /`([^`]+)`/g);
+my ($of_slots) = $reference =~ /^\| `state` \| `text` \| (`creating.*)/m;
+words_ok('slots.state', $of_slots =~ /`([^`]+)`/g);
 
 foreach ($on_pub, $on_sub, $locker, $enabler, $xid, $early, $writer)
 {
