@@ -161,7 +161,7 @@ HINT:  Mend the cause and call reuse_sync.retry(), or wait for the next try; see
 fails_ok(
 	q{SELECT reuse_sync.wait_for_sync('off', NULL, true)},
 	q{55000: subscription "off" is disabled
-HINT:  Run ALTER SUBSCRIPTION ... ENABLE.},
+HINT:  Run ALTER SUBSCRIPTION off ENABLE.},
 	'it is disabled');
 fails_ok(
 	q{SELECT reuse_sync.wait_for_sync('no such')},
@@ -242,7 +242,7 @@ fails_ok(
 fails_ok(
 	q{SELECT reuse_sync.resync_table('s', 'no_table')},
 	q{42704: table "no_table" is not in subscription "s"
-HINT:  Run ALTER SUBSCRIPTION ... REFRESH PUBLICATION if it has been added to a publication.},
+HINT:  Run ALTER SUBSCRIPTION s REFRESH PUBLICATION if it has been added to a publication.},
 	'a table of none');
 fails_ok(
 	q{SELECT reuse_sync.resync_table('s', 1)},
@@ -262,7 +262,7 @@ $pub->safe_psql('postgres', 'ALTER PUBLICATION p DROP TABLE good');
 fails_ok(
 	q{SELECT reuse_sync.resync_table('s', 'good')},
 	q{42P01: table "public.good" is in no publication that subscription "s" subscribes to
-HINT:  Add it to a publication, or run ALTER SUBSCRIPTION ... REFRESH PUBLICATION to have it removed from the subscription.},
+HINT:  Add it to a publication, or run ALTER SUBSCRIPTION s REFRESH PUBLICATION to have it removed from the subscription.},
 	'not published any more');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE good;
 	CREATE PUBLICATION p_too FOR TABLE good');
