@@ -19,11 +19,11 @@ plan skip_all => 'only of the extension' unless with_extension();
 my $pub = new_publisher('pub');
 my $sub = new_subscriber(
 	'sub',
-	autovacuum                      => 'off',
-	max_prepared_transactions       => 10,
-	wal_retrieve_retry_interval     => '100ms',
-	'reuse_sync.max_retry_interval' => '1h',
-	'reuse_sync.naptime'            => '1h');
+	autovacuum                                => 'off',
+	wal_retrieve_retry_interval               => '100ms',
+	'reuse_sync.max_retry_interval'           => '1h',
+	'reuse_sync.max_workers_per_subscription' => 1,
+	'reuse_sync.naptime'                      => '1h');
 
 # The names of SQLSTATEs, as the documentation has them
 my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
