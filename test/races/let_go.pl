@@ -22,7 +22,9 @@ hold($sub, 'clear_up:s');
 subscribe($pub, $sub, 's', 'p');
 my (undef, $worker) = wait_held($sub, 'clear_up:s');
 
-my $session  = session($sub);
+# psql goes on after the command may have had to be cancelled.
+my $session = $sub->background_psql('postgres', on_error_stop => 0);
+$session->{pid} = $session->query_safe('SELECT pg_backend_pid()');
 my $conninfo = $pub->connstr('postgres');
 $conninfo =~ s/'/''/g;
 start_query($session, "ALTER SUBSCRIPTION s CONNECTION '$conninfo'");
@@ -46,15 +48,9 @@ wait_until(
 			FROM pg_stat_activity WHERE pid = $session->{pid}});
 	});
 is($end, 'it has ended', 'the worker lets go');
-if ($end eq 'both wait')
-{
-	$sub->safe_psql('postgres', "SELECT pg_cancel_backend($session->{pid})");
-	$session->quit;
-}
-else
-{
-	finish_query($session);
-}
+$sub->safe_psql('postgres', "SELECT pg_cancel_backend($session->{pid})")
+  if $end eq 'both wait';
+finish_query($session);
 settled_rows_ok($pub, $sub, 't');
 
 done_testing();
