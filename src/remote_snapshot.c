@@ -20,6 +20,9 @@
 /* More than this many xids running at once is no snapshot but an attack. */
 #define MAX_XIP		(8 * 1024 * 1024)
 
+/* With more than these a new slot costs less than to keep them. */
+#define MAX_DELIVERED	65536
+
 static int
 compare_xids(const void *a, const void *b)
 {
@@ -143,6 +146,10 @@ void
 delivered_xids_add(DeliveredXids *delivered, uint64 xid,
 				   MemoryContext context)
 {
+	if (delivered->n == MAX_DELIVERED)
+		delivered->too_many = true;
+	if (delivered->too_many)
+		return;
 	if (delivered->n == delivered->size)
 	{
 		delivered->size = Max(1024, delivered->size * 2);

@@ -27,12 +27,16 @@ typedef struct RemoteSnapshot
 	uint64	   *xip;
 } RemoteSnapshot;
 
-/* Top-level xids that a slot has delivered (C1 b). */
+/*
+ * Top-level xids that a slot has delivered (C1 b).  After a catch-up in which it
+ * has delivered too many to be kept, it is not used again.
+ */
 typedef struct DeliveredXids
 {
 	int			n;
 	int			size;
 	uint64	   *xids;
+	bool		too_many;
 } DeliveredXids;
 
 /*

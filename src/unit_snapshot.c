@@ -199,6 +199,8 @@ judge_snapshot(Unit *unit, const PublisherResult *start,
 
 	if (slot->stream == NULL && !slot_may_start(start, slot->position, &reason))
 		return SNAPSHOT_NEEDS_NEW_SLOT;
+	if (slot->delivered.too_many)
+		return SNAPSHOT_NEEDS_NEW_SLOT;
 	if ((guard_is_on("c1a") &&
 		 !remote_snapshot_sees_all_of(unit->snapshot, slot->birth)) ||
 		(guard_is_on("c1b") &&
