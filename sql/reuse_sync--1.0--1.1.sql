@@ -154,7 +154,9 @@ SELECT s.oid AS subid,
        p.last_error_time,
        -- what a table costs beyond its bytes is reckoned as some more of them
        coalesce(z.bytes, 0) + 65536 AS weight,
-       z.run_start
+       -- a table that is asked for anew since is of a run that is to come
+       CASE WHEN e.requested_at > z.run_start THEN NULL
+            ELSE z.run_start END AS run_start
 FROM pg_catalog.pg_subscription_rel r
      JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
      LEFT JOIN reuse_sync.table_progress p
@@ -176,10 +178,12 @@ FROM pg_catalog.pg_subscription_rel r
                AND c.slot_id = p.slot_id AND r.srsubstate = 'f'
      LEFT JOIN pg_catalog.pg_stat_progress_copy y
             ON y.pid = w.pid AND y.relid = r.srrelid
-     CROSS JOIN LATERAL (SELECT EXISTS (
-            SELECT FROM reuse_sync.resync x
+     CROSS JOIN LATERAL (
+            SELECT count(*) > 0 AS resync,
+                   max(x.requested_at) AS requested_at
+            FROM reuse_sync.resync x
             WHERE x.dbid = s.subdbid AND x.subid = r.srsubid
-                  AND x.relid = r.srrelid) AS resync) e
+                  AND x.relid = r.srrelid) e
 WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database
                    WHERE datname = pg_catalog.current_database());
 COMMENT ON VIEW reuse_sync.table_state IS
@@ -268,7 +272,9 @@ FROM pg_catalog.pg_subscription s
                          share::float8 AS share, copy_start, attempts,
                          weight::float8 AS weight,
                          run_start AS table_run_start,
-                         max(run_start) OVER (PARTITION BY subid) AS run_start
+                         -- null: the run is over, or the next not planned
+                         max(run_start) FILTER (WHERE state <> 'ready')
+                         OVER (PARTITION BY subid) AS run_start
                   FROM reuse_sync.table_state) a) b
       GROUP BY subid, run_start) t ON t.subid = s.oid
 WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database

@@ -306,4 +306,21 @@ $sub->safe_psql('postgres', q{SELECT reuse_sync.wait_for_sync('paused', '3 min')
 rows_ok($pub, $sub, "p_$_", "rows of p_$_") foreach (1 .. 4);
 $gate->quit;
 
+# One that is over says nothing of the next, which has not begun yet.
+$sub->append_conf('postgresql.conf', 'reuse_sync.paused = on');
+$sub->reload;
+wait_until($sub, 'all processes to know it',
+	q{SELECT setting = 'on' FROM pg_settings WHERE name = 'reuse_sync.paused'});
+is(percent('paused'), '100.0', 'all is ready');
+$sub->safe_psql('postgres', q{SELECT reuse_sync.resync_table('paused', 'p_1')});
+is( $sub->safe_psql('postgres',
+		q{SELECT ready, pending, percent, eta FROM reuse_sync.subscriptions
+		WHERE subname = 'paused'}),
+	'3|1|0.0|',
+	'a table that is to be synchronized anew is none of the run that is over');
+$sub->append_conf('postgresql.conf', 'reuse_sync.paused = off');
+$sub->reload;
+$sub->safe_psql('postgres', q{SELECT reuse_sync.wait_for_sync('paused', '3 min')});
+is(percent('paused'), '100.0', 'and 100 in the end');
+
 done_testing();
