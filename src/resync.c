@@ -377,7 +377,7 @@ try_to_take_up(Session *session, Oid relid)
 	PG_END_TRY();
 
 	MemoryContextSwitchTo(caller);
-	if (edata != NULL && refused)
+	if (edata != NULL && refused && !failure_only_waits(edata))
 		give_up(session, relid, edata);
 	else if (edata != NULL)
 		put_off(session, relid, edata);

@@ -14,8 +14,10 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/partition.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
 #include "executor/executor.h"
 #include "fmgr.h"
@@ -54,13 +56,29 @@ resync_check_subscription(const Subscription *sub)
 void
 resync_check_emptied(Oid subid, Relation rel)
 {
+	List	   *relids = list_make1_oid(RelationGetRelid(rel));
+	ListCell   *lc;
+
 	if (target_is_shared(subid, RelationGetRelid(rel)))
 		ereport(ERROR,
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("cannot remove the rows of table \"%s\" because another subscription writes to it as well",
 					   RelationGetRelationName(rel)),
 				errhint("Remove the rows of this one by hand, and call reuse_sync.resync_table() with truncate => false."));
-	CheckCmdReplicaIdentity(rel, CMD_DELETE);
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(RelationGetRelid(rel), AccessShareLock,
+									 NULL);
+	foreach(lc, relids)
+	{
+		Relation	part = table_open(lfirst_oid(lc), NoLock);
+
+		if (part->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+			CheckSubscriptionRelkind(part->rd_rel->relkind,
+									 get_namespace_name(RelationGetNamespace(part)),
+									 RelationGetRelationName(part));
+		CheckCmdReplicaIdentity(part, CMD_DELETE);
+		table_close(part, NoLock);
+	}
 }
 
 bool

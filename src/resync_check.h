@@ -23,8 +23,9 @@ extern void resync_check_subscription(const Subscription *sub);
 
 /*
  * Throws if the table's rows may not be deleted: another subscription writes
- * to it, or it is published from here without a replica identity.  In a
- * transaction, with the table locked.
+ * to it, or it is published from here without a replica identity, or has a
+ * partition that is no ordinary table.  In a transaction, with the table locked;
+ * takes ACCESS SHARE on its partitions.
  */
 extern void resync_check_emptied(Oid subid, Relation rel);
 

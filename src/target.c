@@ -16,6 +16,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
@@ -145,8 +146,8 @@ target_has_row(Oid relid)
 	return found;
 }
 
-bool
-target_is_shared(Oid subid, Oid relid)
+static bool
+is_of_another(Oid subid, Oid relid)
 {
 	Relation	rel = table_open(SubscriptionRelRelationId, AccessShareLock);
 	SysScanDesc scan;
@@ -164,6 +165,25 @@ target_is_shared(Oid subid, Oid relid)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return shared;
+}
+
+/* What is written to a partitioned table is in its partitions. */
+bool
+target_is_shared(Oid subid, Oid relid)
+{
+	List	   *relids = NIL;
+	ListCell   *lc;
+
+	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(relid, NoLock, NULL);
+	else
+		relids = list_make1_oid(relid);
+	if (get_rel_relispartition(relid))
+		relids = list_concat(relids, get_partition_ancestors(relid));
+	foreach(lc, relids)
+		if (is_of_another(subid, lfirst_oid(lc)))
+			return true;
+	return false;
 }
 
 /* --- opening it --- */

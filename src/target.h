@@ -47,7 +47,10 @@ extern bool target_has_row(Oid relid);
 extern LogicalRepRelMapEntry *target_open(LogicalRepRelId remoteid,
 										  LOCKMODE lockmode);
 
-/* Does another subscription write to the table as well? */
+/*
+ * Does another subscription write to the table as well, be it through the table
+ * that this is a partition of, or to a partition of this one?
+ */
 extern bool target_is_shared(Oid subid, Oid relid);
 
 #endif							/* REUSE_SYNC_TARGET_H */

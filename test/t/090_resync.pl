@@ -628,6 +628,38 @@ resync('parts_1');
 settle();
 rows_ok($pub, $sub, 'parts', 'both partitions');
 
+# One that cannot be emptied is not begun with.
+both($pub, $sub, q{
+	CREATE TABLE mixed (a int, b text) PARTITION BY RANGE (a);
+	CREATE TABLE mixed_0 PARTITION OF mixed FOR VALUES FROM (0) TO (50);});
+$pub->safe_psql('postgres', q{
+	INSERT INTO mixed VALUES (1, 'row');
+	ALTER PUBLICATION roots ADD TABLE mixed;});
+refresh();
+configure('reuse_sync.paused' => 'on');
+resync('mixed');
+$sub->safe_psql('postgres', q{
+	CREATE FOREIGN DATA WRAPPER w;
+	CREATE SERVER nowhere FOREIGN DATA WRAPPER w;
+	CREATE FOREIGN TABLE mixed_1 PARTITION OF mixed FOR VALUES FROM (50) TO (99)
+		SERVER nowhere;});
+fails_like(
+	q{SELECT reuse_sync.resync_table('s', 'mixed')},
+	'cannot use relation "public.mixed_1" as logical replication target',
+	'a partition that is a foreign table', state => '42809');
+configure('reuse_sync.paused' => 'off');
+wait_until('SELECT count(*) = 0 FROM reuse_sync.resync');
+like(
+	$sub->safe_psql('postgres',
+		q{SELECT state, last_error FROM reuse_sync.tables WHERE relid = 'mixed'::regclass}),
+	qr/^ready\|cannot use relation "public.mixed_1"/,
+	'the same when it begins: the table goes on being replicated');
+$pub->safe_psql('postgres', q{INSERT INTO mixed VALUES (2, 'later')});
+catch_up($pub, $sub, 's');
+is( $sub->safe_psql('postgres', 'SELECT count(*) FROM mixed_0'),
+	'2', 'as before');
+$sub->safe_psql('postgres', 'DROP SERVER nowhere CASCADE');
+
 # A child table's rows are its own.
 both($pub, $sub, q{
 	CREATE TABLE parent (a int PRIMARY KEY, b text);
@@ -712,6 +744,21 @@ fails_like(
 	'cannot remove the rows of table "nokey" because another subscription writes to it as well',
 	'of two subscriptions none may remove the rows',
 	state => '55000', hint => 'Remove the rows of this one by hand');
+
+# The same of partitions: whoever has the partitioned table writes to them.
+$pub->safe_psql('postgres', 'CREATE PUBLICATION p4 FOR TABLE whole_1');
+$sub->safe_psql('postgres',
+	'ALTER SUBSCRIPTION s2 SET PUBLICATION p4 WITH (copy_data = false)');
+foreach my $case ([ 's', 'whole' ], [ 's2', 'whole_1' ])
+{
+	my ($subname, $table) = @$case;
+
+	fails_like(
+		"SELECT reuse_sync.resync_table('$subname', '$table')",
+		qq{cannot remove the rows of table "$table" because another subscription writes to it as well},
+		"$table, of which another subscription has a part or the whole",
+		state => '55000', hint => 'Remove the rows of this one by hand');
+}
 $sub->safe_psql('postgres', 'DROP SUBSCRIPTION s2');
 
 #
