@@ -320,11 +320,35 @@ run(Publisher *pub, const char *sql)
 	return run_keeping(pub, sql, false);
 }
 
-/* Drive libpq's connection state machine to its end. */
+/* Does the connection string name several hosts? */
+static bool
+has_several_hosts(Publisher *pub)
+{
+	PQconninfoOption *options = PQconninfo(pub->conn);
+	bool		result = false;
+
+	for (PQconninfoOption *o = options; o != NULL && o->keyword; o++)
+		if ((strcmp(o->keyword, "host") == 0 ||
+			 strcmp(o->keyword, "hostaddr") == 0) &&
+			o->val != NULL && strchr(o->val, ',') != NULL)
+			result = true;
+	PQconninfoFree(options);
+	return result;
+}
+
+/*
+ * Drive libpq's connection state machine to its end.
+ *
+ * It goes on with the next host when the system has given up on one that does
+ * not answer at all.  That may take longer than wal_receiver_timeout, which
+ * would have us never get any further; so the time counts from the moment
+ * that somebody has taken up the connection.
+ */
 static void
 finish_connecting(Publisher *pub)
 {
 	TimestampTz started = GetCurrentTimestamp();
+	bool		several_hosts = has_several_hosts(pub);
 	int			events = WL_SOCKET_WRITEABLE;
 
 	for (;;)
@@ -332,6 +356,8 @@ finish_connecting(Publisher *pub)
 		PostgresPollingStatusType status;
 		int			rc;
 
+		if (several_hosts && PQstatus(pub->conn) == CONNECTION_STARTED)
+			started = GetCurrentTimestamp();
 		if (PQstatus(pub->conn) == CONNECTION_BAD)
 			status = PGRES_POLLING_FAILED;
 		else

@@ -57,7 +57,8 @@ extern bool publisher_is_true(const PublisherResult *res, int row, int col);
  * that the text of values or the length of a transaction depends on are fixed
  * for the session.  With 'must_use_password' the string has to bring one
  * along, and the publisher to ask for it.  Throws ERRCODE_CONNECTION_FAILURE;
- * gives up after wal_receiver_timeout.
+ * gives up after wal_receiver_timeout, or when the system has given up on each
+ * of several hosts.
  */
 extern Publisher *publisher_connect(const char *conninfo, bool replication,
 									bool must_use_password,
