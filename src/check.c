@@ -210,7 +210,8 @@ subscriptions(void)
 static bool
 has_unready_tables(const Subscription *sub)
 {
-	return GetSubscriptionRelations(sub->oid, true) != NIL;
+	return GetSubscriptionRelations(sub->oid, true) != NIL ||
+		catalog_resyncs(sub->oid) != NIL;
 }
 
 /* What its workers have met before they could touch a table. */

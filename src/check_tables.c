@@ -16,6 +16,7 @@
 #include "access/sysattr.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "miscadmin.h"
 #include "nodes/value.h"
 #include "storage/lmgr.h"
@@ -63,13 +64,11 @@ failure_says_so(const Subscription *sub, Oid relid)
 		strstr(progress.last_error, "reuse_sync.resync_table(") != NULL;
 }
 
-/* A table that waits for its first copy: nothing is to be in it, or in the way. */
+/* Nothing is to be in the way of a table that waits for its copy. */
 static void
-check_target(const Subscription *sub, Oid relid, const char *object)
+check_way_into(const Subscription *sub, Oid relid, const char *object)
 {
 	Oid			user = copies_as(sub, relid);
-	XLogRecPtr	lsn;
-	char		state;
 
 	if (check_enable_rls(relid, user, true) == RLS_ENABLED)
 		check_add(CHECK_ERROR, object,
@@ -81,6 +80,35 @@ check_target(const Subscription *sub, Oid relid, const char *object)
 				  psprintf("role \"%s\", who owns subscription \"%s\", may not insert into it",
 						   GetUserNameFromId(user, true), sub->name),
 				  "Grant INSERT, UPDATE, DELETE, TRUNCATE and SELECT to the role.");
+}
+
+/* The changes of a partitioned table are written to its partitions. */
+static void
+check_ways_into_partitions(const Subscription *sub, Oid relid)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		Oid			partid = lfirst_oid(lc);
+		char	   *nspname = get_namespace_name(get_rel_namespace(partid));
+		char	   *relname = get_rel_name(partid);
+
+		if (partid != relid && nspname != NULL && relname != NULL)
+			check_way_into(sub, partid, check_table_name(nspname, relname));
+	}
+}
+
+/* Nor is anything to be in it already. */
+static void
+check_target(const Subscription *sub, Oid relid, const char *object)
+{
+	XLogRecPtr	lsn;
+	char		state;
+
+	check_way_into(sub, relid, object);
+	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		check_ways_into_partitions(sub, relid);
 	if (target_rows(relid, false) != TARGET_HAS_ROWS)
 		return;
 
@@ -149,13 +177,18 @@ check_triggers(const Subscription *sub)
 {
 	int			n;
 
-	n = check_query(psprintf("SELECT n.nspname, c.relname, pg_catalog.quote_ident(t.tgname),"
+	/* What a trigger of a partitioned table makes in its partitions is not said. */
+	n = check_query(psprintf("SELECT DISTINCT n.nspname, c.relname, pg_catalog.quote_ident(t.tgname),"
 							 " CASE t.tgenabled WHEN 'A' THEN 'ALWAYS' ELSE 'REPLICA' END"
 							 " FROM pg_catalog.pg_subscription_rel r"
-							 " JOIN pg_catalog.pg_class c ON c.oid = r.srrelid"
+							 " CROSS JOIN LATERAL (SELECT r.srrelid AS oid UNION"
+							 " SELECT p.relid::pg_catalog.oid"
+							 " FROM pg_catalog.pg_partition_tree(r.srrelid) p) p"
+							 " JOIN pg_catalog.pg_class c ON c.oid = p.oid"
 							 " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
 							 " JOIN pg_catalog.pg_trigger t ON t.tgrelid = c.oid"
 							 " WHERE r.srsubid = %u AND NOT t.tgisinternal"
+							 " AND (t.tgparentid = 0 OR p.oid = r.srrelid)"
 							 " AND t.tgenabled IN ('A', 'R') ORDER BY 1, 2, 3",
 							 sub->oid));
 	for (int i = 0; i < n; i++)

@@ -16,6 +16,9 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "access/xact.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "fmgr.h"
@@ -24,6 +27,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
@@ -149,6 +153,57 @@ look(Oid subid, TimestampTz since, SyncStatus *status)
 	return true;
 }
 
+/* Was this row of pg_subscription_rel written by the open transaction? */
+static bool
+is_own_entry(Oid subid, Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache2(SUBSCRIPTIONRELMAP,
+										ObjectIdGetDatum(relid),
+										ObjectIdGetDatum(subid));
+	bool		own;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	own = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(tuple->t_data));
+	ReleaseSysCache(tuple);
+	return own;
+}
+
+/*
+ * What the caller's own transaction has asked for nobody sees before it ends:
+ * to wait for that would have no end.
+ */
+static void
+refuse_own_work(Oid subid, const char *subname)
+{
+	FullTransactionId xid = GetTopFullTransactionIdIfAny();
+	Oid			relid = InvalidOid;
+	ListCell   *lc;
+
+	if (!FullTransactionIdIsValid(xid))
+		return;
+	foreach(lc, catalog_resyncs(subid))
+	{
+		ResyncRow  *row = lfirst(lc);
+
+		if (row->xid == (int64) U64FromFullTransactionId(xid))
+			relid = row->relid;
+	}
+	foreach(lc, GetSubscriptionRelations(subid, true))
+	{
+		SubscriptionRelState *rel = lfirst(lc);
+
+		if (is_own_entry(subid, rel->relid))
+			relid = rel->relid;
+	}
+	if (OidIsValid(relid))
+		ereport(ERROR,
+				errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				errmsg("cannot wait for table \"%s\" of subscription \"%s\" in the transaction that has it synchronized",
+					   table_name(relid), subname),
+				errhint("Commit the transaction first."));
+}
+
 pg_noreturn static void
 timed_out(const char *subname, const SyncStatus *status)
 {
@@ -204,7 +259,8 @@ wait_for_change(long timeout)
  * ERRCODE_QUERY_CANCELED at the timeout (null: none); with fail_fast
  * ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE as soon as a table has failed or
  * the subscription is disabled; ERRCODE_UNDEFINED_OBJECT if the subscription
- * is dropped.
+ * is dropped; ERRCODE_ACTIVE_SQL_TRANSACTION if the open transaction would have
+ * to end first.
  */
 Datum
 reuse_sync_wait_for_sync(PG_FUNCTION_ARGS)
@@ -228,6 +284,7 @@ reuse_sync_wait_for_sync(PG_FUNCTION_ARGS)
 														   TimestampTzGetDatum(start),
 														   PG_GETARG_DATUM(1)));
 
+	refuse_own_work(subid, subname);
 	context = AllocSetContextCreate(CurrentMemoryContext, "wait_for_sync",
 									ALLOCSET_SMALL_SIZES);
 	caller = MemoryContextSwitchTo(context);

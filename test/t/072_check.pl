@@ -93,6 +93,8 @@ both(
 	CREATE TABLE unreadable (a int PRIMARY KEY);
 	CREATE TABLE denied (a int PRIMARY KEY);
 	CREATE TABLE raises (a int PRIMARY KEY);
+	CREATE TABLE parted (a int PRIMARY KEY) PARTITION BY RANGE (a);
+	CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (9);
 	CREATE TABLE renamed (a int PRIMARY KEY)});
 $pub->safe_psql(
 	'postgres', q{
@@ -112,7 +114,8 @@ $pub->safe_psql(
 	CREATE PUBLICATION t FOR TABLE "Hidden".one, "Hidden".two, "Not empty", no_column, generated,
 		secured, triggered, numbered, no_key_here, no_key_there,
 		no_key_full, other_key, list (a, b), unreadable, denied, raises,
-		renamed});
+		renamed;
+	CREATE PUBLICATION t_root FOR TABLE parted WITH (publish_via_partition_root = true)});
 $sub->safe_psql(
 	'postgres', q{
 	INSERT INTO "Not empty" VALUES (1);
@@ -124,6 +127,10 @@ $sub->safe_psql(
 	CREATE TRIGGER "Always" BEFORE INSERT ON triggered FOR EACH ROW EXECUTE FUNCTION f();
 	CREATE TRIGGER replica BEFORE INSERT ON triggered FOR EACH ROW EXECUTE FUNCTION f();
 	ALTER TABLE triggered ENABLE ALWAYS TRIGGER "Always", ENABLE REPLICA TRIGGER replica;
+	CREATE TRIGGER of_whole AFTER INSERT ON parted FOR EACH ROW EXECUTE FUNCTION f();
+	CREATE TRIGGER of_part AFTER INSERT ON parted_1 FOR EACH ROW EXECUTE FUNCTION f();
+	ALTER TABLE parted ENABLE ALWAYS TRIGGER of_whole;
+	ALTER TABLE parted_1 ENABLE ALWAYS TRIGGER of_part, ENABLE ROW LEVEL SECURITY;
 	CREATE FUNCTION raise() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN RAISE 'not now' USING ERRCODE = '55000'; END $$;
 	CREATE TRIGGER raise BEFORE INSERT ON raises FOR EACH ROW EXECUTE FUNCTION raise();
@@ -134,7 +141,7 @@ my $conninfo = $pub->connstr('postgres') . ' user=reader';
 $conninfo =~ s/'/''/g;
 # From 16 on the owner has to give a password otherwise, and what counts are the
 # rights of a table's owner.
-subscribe($pub, $sub, 't', 't',
+subscribe($pub, $sub, 't', 't, t_root',
 	user => 'reader',
 	with => 'enabled = false'
 	  . (has_table_owners($sub)
@@ -193,6 +200,12 @@ table public.triggered
 trigger replica will fire for rows that are copied or replicated
 It is enabled as REPLICA. If that is not meant, run ALTER TABLE public.triggered ENABLE TRIGGER replica.},
 	'triggers that will fire');
+found_ok('table public.parted',
+	qr/^warning\n.*\ntrigger of_whole will fire for rows .*\n.*\z/,
+	'a trigger of a partitioned table');
+found_ok('table public.parted_1',
+	qr/^error\n.*\nrow-level security keeps role .*\n.*\nwarning\n.*\ntrigger of_part will fire for rows .*\n.*\z/,
+	'what is in the way of a partition, and a trigger of its own');
 found_ok(
 	'sequence public.numbered_a_seq',
 	q{notice
@@ -298,7 +311,7 @@ $sub->safe_psql('postgres',
 $sub->safe_psql('postgres',
 	'DROP TABLE "Hidden".one, "Hidden".two, "Not empty", no_column, generated, secured, triggered,
 	numbered, no_key_here, no_key_there, no_key_full, other_key, list,
-	unreadable, denied, raises, "new name"');
+	unreadable, denied, raises, parted, "new name"');
 $pub->safe_psql('postgres', q{SELECT pg_drop_replication_slot('t')});
 $sub->poll_query_until('postgres',
 	'SELECT count(*) = 0 FROM reuse_sync.slots');

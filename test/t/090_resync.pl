@@ -543,6 +543,31 @@ refresh();
 resync('other');
 resynced_ok('other', 'in the subscription again');
 
+# Nobody sees what is asked for before it is committed.
+foreach my $sql (q{SELECT reuse_sync.resync_table('s', 'small')},
+	qq{CREATE SUBSCRIPTION of_own CONNECTION '' PUBLICATION p WITH (connect = false);
+	INSERT INTO pg_subscription_rel SELECT oid, 'small'::regclass, 'i' FROM pg_subscription WHERE subname = 'of_own'})
+{
+	my $subname = $sql =~ /of_own/ ? 'of_own' : 's';
+
+	fails_like(
+		"SET allow_system_table_mods = on; BEGIN; $sql; SELECT reuse_sync.wait_for_sync('$subname')",
+		qq{cannot wait for table "public.small" of subscription "$subname" in the transaction that has it synchronized},
+		"its own transaction does not wait for it: $subname",
+		state => '25001', hint => 'Commit the transaction first');
+}
+
+# A disabled subscription does not get to it.
+$sub->safe_psql('postgres', q{
+	ALTER SUBSCRIPTION s DISABLE;
+	SELECT reuse_sync.resync_table('s', 'small')});
+is( $sub->safe_psql('postgres',
+		q{SELECT problem FROM reuse_sync.check() WHERE object = 'subscription "s"'}),
+	'it is disabled, and has tables that are not synchronized',
+	'check() sees what a disabled subscription is asked for');
+$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s ENABLE');
+resynced_ok('small', 'once it is enabled it does');
+
 #
 # Rights.
 #
