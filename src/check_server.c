@@ -15,10 +15,10 @@
 #include "miscadmin.h"
 #include "postmaster/bgworker_internals.h"
 #include "replication/logicallauncher.h"
-#include "replication/slot.h"
 #include "utils/timestamp.h"
 
 #include "check.h"
+#include "compat.h"
 #include "pool.h"
 #include "pool_notes.h"
 #include "settings.h"
@@ -56,6 +56,8 @@ check_settings(void)
 	int			all;
 	int			enabled = count_subscriptions(&all);
 	int			unfinished;
+	const char *origins_setting;
+	int			max_origins = compat_max_origins(&origins_setting);
 
 	check_setting("max_logical_replication_workers",
 				  max_logical_replication_workers, enabled, CHECK_ERROR,
@@ -70,7 +72,7 @@ check_settings(void)
 					   " FROM pg_catalog.pg_subscription_rel"
 					   " WHERE srsubstate = 'f'");
 	unfinished = atoi(check_value(0, 0));
-	check_setting("max_replication_slots", max_replication_slots,
+	check_setting(origins_setting, max_origins,
 				  all + reuse_sync_max_workers +
 				  Max(reuse_sync_max_workers, unfinished), CHECK_WARNING,
 				  psprintf("replication origins for %d subscriptions, and two for each of reuse_sync.max_workers (%d)",

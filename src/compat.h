@@ -29,6 +29,7 @@
 #include "replication/logicalworker.h"
 #include "replication/message.h"
 #include "replication/origin.h"
+#include "replication/slot.h"
 #include "replication/walreceiver.h"
 #include "replication/worker_internal.h"
 #include "utils/acl.h"
@@ -334,6 +335,21 @@ compat_search_index(const LogicalRepRelMapEntry *entry, Relation rel)
 	return entry->localindexoid;
 #else
 	return GetRelationIdentityOrPK(rel);
+#endif
+}
+
+/* --- origins --- */
+
+/* How many replication origins can be in use at a time, by which setting. */
+static inline int
+compat_max_origins(const char **setting)
+{
+#if PG_VERSION_NUM >= 180000
+	*setting = "max_active_replication_origins";
+	return max_active_replication_origins;
+#else
+	*setting = "max_replication_slots";
+	return max_replication_slots;
 #endif
 }
 

@@ -40,6 +40,7 @@ our @EXPORT = qw(
   subscribe
   has_table_owners
   owner_options
+  origins_limit
   wait_ready
   wait_states
   catch_up
@@ -83,6 +84,8 @@ sub new_node
 
 	my $node = PostgreSQL::Test::Cluster->new($name, @where);
 	$node->init(allows_streaming => 'logical', extra => $initdb);
+	$conf{ origins_limit($node) } //= $conf{max_replication_slots}
+	  if exists $conf{max_replication_slots};
 	foreach my $key (sort keys %conf)
 	{
 		my $value = $conf{$key};
@@ -191,6 +194,18 @@ sub owner_options
 	  has_table_owners($node)
 	  ? ', password_required = false, run_as_owner = true'
 	  : '';
+}
+
+# origins_limit($node): the setting that limits how many replication origins can
+# be in use; it has its own from 18 on.
+sub origins_limit
+{
+	my ($node) = @_;
+
+	return
+	  $node->pg_version >= 18
+	  ? 'max_active_replication_origins'
+	  : 'max_replication_slots';
 }
 
 # wait_ready($sub, $subname, %opt): return when the subscription has tables

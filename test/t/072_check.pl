@@ -448,8 +448,9 @@ found_ok('this database', qr/^warning\n.*\nit is being drained/,
 	'the database is drained');
 $sub->safe_psql('postgres', 'SELECT reuse_sync.wakeup()');
 
+my $origins = origins_limit($sub);
 $sub->append_conf('postgresql.conf',
-	"max_worker_processes = 7\nmax_logical_replication_workers = 1\nmax_replication_slots = 9\nwal_retrieve_retry_interval = 1min"
+	"max_worker_processes = 7\nmax_logical_replication_workers = 1\n$origins = 9\nwal_retrieve_retry_interval = 1min"
 );
 $sub->restart;
 like(
@@ -468,9 +469,9 @@ Set max_logical_replication_workers to at least 2 and restart the server.},
 found_ok('setting max_worker_processes',
 	qr/^warning\n.*\nit is 7, but 8 are needed: .*\nSet max_worker_processes to at least 8 and restart/,
 	'max_worker_processes is too small');
-found_ok('setting max_replication_slots',
-	qr/^warning\n.*\nit is 9, but 10 are needed: .*\nSet max_replication_slots to at least 10 and restart/,
-	'max_replication_slots is too small');
+found_ok("setting $origins",
+	qr/^warning\n.*\nit is 9, but 10 are needed: .*\nSet $origins to at least 10 and restart/,
+	"$origins is too small");
 wait_until($sub, 'one of two apply workers not to be there',
 	sub {
 		return (check(q{problem ~ 'no apply worker'}) .
@@ -479,7 +480,7 @@ wait_until($sub, 'one of two apply workers not to be there',
 	});
 pass('a subscription without an apply worker');
 $sub->append_conf('postgresql.conf',
-	"max_worker_processes = 16\nmax_logical_replication_workers = 8\nmax_replication_slots = 20"
+	"max_worker_processes = 16\nmax_logical_replication_workers = 8\n$origins = 20"
 );
 $sub->restart;
 

@@ -98,7 +98,7 @@ limited('connections of the role', qr/puts off .*too many connections for role/,
 	user => 'few');
 
 # One origin for the subscription, one for the pool.
-configure($sub, max_replication_slots => 2);
+configure($sub, origins_limit($sub) => 2);
 limited('origins of the subscriber',
 	qr/puts off .*could not find free replication state/);
 
@@ -120,7 +120,7 @@ rows_ok($pub, $sub, $_, "contents of $_ after failures")
   foreach @small, @large;
 $sub->safe_psql('postgres', 'DROP SUBSCRIPTION s');
 no_leftovers_ok($pub, $sub, 'failures: no slot and no origin left');
-configure($sub, max_replication_slots => 20);
+configure($sub, origins_limit($sub) => 20);
 
 # The two launchers, the apply worker, and one worker.
 configure($sub, max_worker_processes => 4);
