@@ -396,7 +396,8 @@ handle_change(Stream *stream, StringInfo s)
 		{
 			if (!IsTransactionState())
 				StartTransactionCommand();
-			unit_bound_lock_waits(reuse_sync_handover_lock_timeout);
+			if (guard_is_on("truncate_bound"))
+				unit_bound_lock_waits(reuse_sync_handover_lock_timeout);
 			MemoryContextSwitchTo(stream->message_context);
 		}
 		if (apply_message(stream->apply, s, stream->skipping))
