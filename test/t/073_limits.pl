@@ -11,6 +11,7 @@ use Test::More;
 
 use ReuseSync;
 use CatchUp;
+use Races qw(session wait_until);
 
 plan skip_all => 'needs the extension' unless with_extension();
 
@@ -46,14 +47,30 @@ sub configure
 }
 
 # Synchronize all tables; 'pattern' is what the log must say exactly once, and
-# the view as long as it is so, with the last tables held back.
+# the view as long as it is so.  The first worker, which has what it needs, is
+# held until another has seen what is short: it might be done before.
 sub limited
 {
 	my ($name, $pattern, %opt) = @_;
 	my $offset = -s $sub->logfile;
 
+	my $lock;
+
 	$sub->safe_psql('postgres', "TRUNCATE $_") foreach (@small, @large);
+	if (defined $pattern)
+	{
+		$lock = session($sub);
+		$lock->query_safe('BEGIN; LOCK TABLE ' . join(', ', @small, @large)
+			  . ' IN ROW EXCLUSIVE MODE');
+	}
 	subscribe($pub, $sub, 's', 'p', %opt);
+	if ($lock)
+	{
+		wait_until($sub, "what is short: $name",
+			sub { slurp_file($sub->logfile, $offset) =~ $pattern });
+		$lock->query_safe('COMMIT');
+		$lock->quit;
+	}
 	wait_ready($sub, 's');
 	catch_up($pub, $sub, 's');
 	rows_ok(
