@@ -165,27 +165,64 @@ check_right_to_truncate(Relation rel)
 					   RelationGetRelationName(rel));
 }
 
-/* Ask the publisher, over a connection that is closed however it ends. */
+/* The connection of all calls of a statement, that is of one FmgrInfo. */
+typedef struct Asker
+{
+	Publisher  *pub;
+	char	   *conninfo;
+	bool		must_use_password;
+	MemoryContextCallback at_end;
+} Asker;
+
 static void
-ask_publisher(const Subscription *sub, Relation rel)
+end_asker(void *arg)
+{
+	Asker	   *asker = arg;
+
+	publisher_disconnect(asker->pub);
+	asker->pub = NULL;
+}
+
+static Publisher *
+connection_of_statement(FmgrInfo *flinfo, const Subscription *sub)
+{
+	MemoryContext caller = MemoryContextSwitchTo(flinfo->fn_mcxt);
+	Asker	   *asker = flinfo->fn_extra;
+
+	if (asker == NULL)
+	{
+		asker = palloc0(sizeof(Asker));
+		asker->at_end.func = end_asker;
+		asker->at_end.arg = asker;
+		MemoryContextRegisterResetCallback(flinfo->fn_mcxt, &asker->at_end);
+		flinfo->fn_extra = asker;
+	}
+	if (asker->pub != NULL &&
+		(publisher_is_broken(asker->pub) || !publisher_is_idle(asker->pub) ||
+		 strcmp(asker->conninfo, sub->conninfo) != 0 ||
+		 asker->must_use_password != compat_must_use_password(sub)))
+		end_asker(asker);
+	if (asker->pub == NULL)
+	{
+		asker->conninfo = pstrdup(sub->conninfo);
+		asker->must_use_password = compat_must_use_password(sub);
+		asker->pub = publisher_connect(asker->conninfo, false,
+									   asker->must_use_password,
+									   EXTENSION_NAME);
+	}
+	MemoryContextSwitchTo(caller);
+	return asker->pub;
+}
+
+static void
+ask_publisher(FmgrInfo *flinfo, const Subscription *sub, Relation rel)
 {
 	char	   *nspname = get_namespace_name(RelationGetNamespace(rel));
-	Publisher  *pub = publisher_connect(sub->conninfo, false,
-									   compat_must_use_password(sub),
-									   EXTENSION_NAME);
 
-	PG_TRY();
-	{
-		if (!resync_is_published(pub, sub, nspname,
-								 RelationGetRelationName(rel)))
-			resync_report_unpublished(sub, nspname,
-									  RelationGetRelationName(rel));
-	}
-	PG_FINALLY();
-	{
-		publisher_disconnect(pub);
-	}
-	PG_END_TRY();
+	if (!resync_is_published(connection_of_statement(flinfo, sub), sub,
+							 nspname, RelationGetRelationName(rel)))
+		resync_report_unpublished(sub, nspname,
+								  RelationGetRelationName(rel));
 }
 
 /*
@@ -233,7 +270,7 @@ reuse_sync_resync_table(PG_FUNCTION_ARGS)
 		not_subscribed(sub, rel);
 	if (truncate)
 		resync_check_emptied(subid, rel);
-	ask_publisher(sub, rel);
+	ask_publisher(fcinfo->flinfo, sub, rel);
 
 	catalog_add_resync(subid, RelationGetRelid(rel), truncate);
 	at_commit_hint(false);

@@ -331,10 +331,18 @@ foreach my $table (qw(small large))
 }
 configure('reuse_sync.handover_lock_timeout' => '1s');
 
-# Of many that are asked for at once each is done.
+# Of many that are asked for at once each is done; over one connection to the
+# publisher all are looked up there.
 spoil($_) foreach qw(small large other nokey);
+configure('reuse_sync.paused' => 'on');
+my $pub_log = -s $pub->logfile;
 $sub->safe_psql('postgres',
 	q{SELECT reuse_sync.resync_table('s', srrelid) FROM pg_subscription_rel});
+my @askers = slurp_file($pub->logfile, $pub_log) =~
+  /\[(\d+)\] reuse_sync LOG:  statement: SELECT FROM pg_catalog\.pg_publication_tables/g;
+is(scalar(@askers), 4, 'the publisher is asked for each');
+is(scalar(keys %{ { map { $_ => 1 } @askers } }), 1, 'over one connection');
+configure('reuse_sync.paused' => 'off');
 settle();
 rows_ok($pub, $sub, $_, "$_: all at once") foreach qw(small large other nokey);
 
