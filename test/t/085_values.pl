@@ -1352,17 +1352,26 @@ row_is(
 	},
 	'setting back');
 
-# It is not yet known to be another run, of which less would have been shown.
-($run_start) = map { $_->{run_start} }
-  rows('table_size', "relid = $relid{later}");
+# It is of a run that is to come, of which nothing is known yet.
+my %of_old = %$old;
+delete $of_old{eta};
+row_is(
+	'table_state',
+	"relid = $relid{first}",
+	row('table_state', %of_old,
+		subid  => $subid,
+		state  => 'setting back',
+		pid    => $worker,
+		share  => 0,
+		weight => $weight_1),
+	'setting back');
 row_is(
 	'subscriptions',
 	undef,
 	row('subscriptions', %subscription,
 		ready   => 4,
 		pending => 1,
-		percent => '99.9',
-		eta     => eta($run_start, $weight_1 / ($size{later} + 65536))),
+		percent => '0.0'),
 	'setting back');
 $locker->query_safe('COMMIT');
 $catchup->wait_at_gates(['first 52']);

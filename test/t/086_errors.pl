@@ -102,7 +102,7 @@ sub configure
 my $owner_only = '42501: must be owner of subscription s';
 
 #
-# A subscription with a table that is ready and one that has failed; another
+# A subscription with tables that are ready and one that has failed; another
 # that is disabled, and one that writes to the same table.
 #
 both($pub, $sub, q{
@@ -114,11 +114,13 @@ both($pub, $sub, q{
 $pub->safe_psql('postgres', q{
 	INSERT INTO good VALUES (1);
 	INSERT INTO bad VALUES (1);
-	CREATE PUBLICATION p FOR TABLE good;
+	CREATE TABLE parts (a int);
+	CREATE PUBLICATION p FOR TABLE good, parts;
 	CREATE PUBLICATION p_off FOR TABLE other;
 	CREATE PUBLICATION p_phased FOR TABLE phased});
 $sub->safe_psql('postgres', q{
 	ALTER TABLE bad ADD CONSTRAINT c CHECK (a > 1);
+	CREATE TABLE parts (a int) PARTITION BY LIST (a);
 	CREATE ROLE nobody;
 	CREATE ROLE owner LOGIN SUPERUSER;
 	GRANT ALL ON good, bad TO owner});
@@ -132,8 +134,8 @@ wait_ready($sub, 's');
 configure(wal_retrieve_retry_interval => '1h');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE bad');
 $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s REFRESH PUBLICATION');
-wait_until($sub, 'one table to be ready, and one to have failed', q{
-	SELECT ready = 1 AND failed = 1 FROM reuse_sync.subscriptions
+wait_until($sub, 'two tables to be ready, and one to have failed', q{
+	SELECT ready = 2 AND failed = 1 FROM reuse_sync.subscriptions
 	WHERE subname = 's'});
 
 #
@@ -172,6 +174,15 @@ fails_ok(q{SELECT reuse_sync.wait_for_sync(NULL)},
 fails_ok(
 	q{SET ROLE nobody; SELECT reuse_sync.wait_for_sync('s')},
 	$owner_only, 'neither the owner nor of pg_monitor');
+is( noted(
+		'wait_for_sync',
+		answer(
+			$sub,
+			q{BEGIN; SELECT reuse_sync.resync_table('s', 'good');
+			SELECT reuse_sync.wait_for_sync('s')})),
+	q{25001: cannot wait for table "public.good" of subscription "s" in the transaction that has it synchronized
+HINT:  Commit the transaction first.},
+	'wait_for_sync: it would wait for itself');
 gives_ok(q{SELECT reuse_sync.wait_for_sync('phased', NULL, NULL)},
 	'', 'wait_for_sync: null for the others is no limit');
 
@@ -273,6 +284,17 @@ fails_ok(
 HINT:  Remove the rows of this one by hand, and call reuse_sync.resync_table() with truncate => false.},
 	'of two subscriptions');
 $sub->safe_psql('postgres', 'DROP SUBSCRIPTION too');
+$sub->safe_psql('postgres', q{
+	CREATE FOREIGN DATA WRAPPER nothing;
+	CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing;
+	CREATE FOREIGN TABLE part PARTITION OF parts FOR VALUES IN (1)
+		SERVER nowhere});
+fails_ok(
+	q{SELECT reuse_sync.resync_table('s', 'parts')},
+	q{42809: cannot use relation "public.part" as logical replication target
+DETAIL:  This operation is not supported for foreign tables.},
+	'a foreign table among its partitions');
+$sub->safe_psql('postgres', 'DROP SERVER nowhere CASCADE');
 fails_ok(q{SET ROLE nobody; SELECT reuse_sync.resync_table('s', 'good')},
 	$owner_only, 'not the owner');
 $sub->safe_psql('postgres', q{
