@@ -193,7 +193,7 @@ static void
 add_hint(void *arg)
 {
 	if (geterrcode() == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
-		errhint("See reuse_sync.check(), which also compares the table with the publisher's.");
+		errhint(HINT_TO_CHECK);
 }
 
 LogicalRepRelMapEntry *

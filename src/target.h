@@ -17,6 +17,10 @@
 #include "replication/logicalrelation.h"
 #include "storage/lockdefs.h"
 
+/* Where more is said of an error, but for check() itself. */
+#define HINT_TO_CHECK \
+	"See reuse_sync.check(), which also compares the table with the publisher's."
+
 typedef enum TargetRows
 {
 	TARGET_EMPTY,
