@@ -31,6 +31,7 @@
 #include "pool.h"
 #include "settings.h"
 #include "slot_orphans.h"
+#include "target.h"
 
 /* How long the publisher of a subscription that is gone may take, in ms. */
 #define PUBLISHER_PATIENCE	10000
@@ -189,6 +190,8 @@ check_failed_tables(void)
 		char	   *hint = failure_split_hint(error);
 		bool		failed = check_value(i, 5)[0] == 't';
 
+		if (hint != NULL && strcmp(hint, HINT_TO_CHECK) == 0)
+			hint = NULL;
 		check_add(failed ? CHECK_ERROR : CHECK_WARNING,
 				  check_table_name(check_value(i, 0), check_value(i, 1)),
 				  psprintf(failed ?
