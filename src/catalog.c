@@ -131,6 +131,13 @@ catalog_relid(const char *name)
 
 	if (OidIsValid(nspid))
 		relid = get_relname_relid(name, nspid);
+	if (!OidIsValid(relid) &&
+		OidIsValid(get_extension_oid(EXTENSION_NAME, true)))
+		ereport(ERROR,
+				errcode(ERRCODE_UNDEFINED_OBJECT),
+				errmsg("relation \"%s.%s\" of extension \"%s\" is missing",
+					   EXTENSION_NAME, name, EXTENSION_NAME),
+				errhint("It or its schema has been renamed, or is of another version of the extension."));
 	if (!OidIsValid(relid))
 		ereport(ERROR,
 				errcode(ERRCODE_UNDEFINED_OBJECT),

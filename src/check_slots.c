@@ -176,12 +176,11 @@ check_failed_tables(void)
 
 	/* With the rights of pg_monitor, which may read the view. */
 	n = check_query("SELECT n.nspname, c.relname, t.subname, t.last_error,"
-					" t.next_retry, t.attempts > 0"
+					" t.next_retry, t.attempts > 0, t.state = 'ready'"
 					" FROM reuse_sync.tables t"
 					" JOIN pg_catalog.pg_class c ON c.oid = t.relid"
 					" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-					" WHERE t.last_error IS NOT NULL"
-					" AND t.state NOT IN ('ready', 'synchronized')"
+					" WHERE t.last_error IS NOT NULL AND t.state <> 'synchronized'"
 					" ORDER BY t.last_error_time, 1, 2");
 	for (int i = 0; i < n; i++)
 	{
@@ -192,6 +191,21 @@ check_failed_tables(void)
 
 		if (hint != NULL && strcmp(hint, HINT_TO_CHECK) == 0)
 			hint = NULL;
+
+		/* See resync.c: this is what an error leaves of a table that is ready. */
+		if (check_value(i, 6)[0] == 't')
+		{
+			check_add(CHECK_WARNING,
+					  check_table_name(check_value(i, 0), check_value(i, 1)),
+					  psprintf("it was not synchronized anew for subscription \"%s\": %s",
+							   check_value(i, 2), error),
+					  psprintf("%s%sRun SELECT reuse_sync.resync_table(%s, %s) again.",
+							   hint ? hint : "", hint ? " " : "",
+							   quote_literal_cstr(check_value(i, 2)),
+							   quote_literal_cstr(quote_qualified_identifier(check_value(i, 0),
+																			 check_value(i, 1)))));
+			continue;
+		}
 		check_add(failed ? CHECK_ERROR : CHECK_WARNING,
 				  check_table_name(check_value(i, 0), check_value(i, 1)),
 				  psprintf(failed ?

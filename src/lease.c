@@ -34,6 +34,7 @@
 #include "lease.h"
 #include "pool.h"
 #include "pool_apply.h"
+#include "pool_notes.h"
 #include "testing.h"
 
 /*
@@ -122,6 +123,8 @@ start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 	if (streams)
 	{
 		pool_publish_streaming(true);
+		/* Workers may be too busy to find that out, see work_list_look. */
+		pool_end_problems(MyLogicalRepWorker->subid, ERRCODE_OBJECT_IN_USE);
 		pool_hint(MyDatabaseId, false);
 	}
 	return streams;

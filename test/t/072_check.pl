@@ -591,6 +591,46 @@ wait_until($sub, 'all to be well',
 	sub { return check(q{object !~ 'database'}) eq '' });
 pass('nothing is found in the end');
 
+#
+# A subscription whose apply worker streams, at last, is no problem any more,
+# even if no worker of the pool has the time to find that out.
+#
+my $busy = new_subscriber(
+	'busy',
+	wal_retrieve_retry_interval => '100ms',
+	'reuse_sync.max_workers'    => 1,
+	'reuse_sync.naptime'        => '1h');
+both($pub, $busy, 'CREATE TABLE one (a int); CREATE TABLE two (a int)');
+$pub->safe_psql('postgres', q{
+	INSERT INTO one VALUES (1);
+	CREATE PUBLICATION one FOR TABLE one;
+	CREATE PUBLICATION two FOR TABLE two});
+$busy->safe_psql('postgres', q{
+	CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END';
+	CREATE TRIGGER gate BEFORE INSERT ON one FOR EACH ROW EXECUTE FUNCTION gate();
+	ALTER TABLE one ENABLE ALWAYS TRIGGER gate});
+my $at_gate = session($busy);
+$at_gate->query_safe('SELECT pg_advisory_lock(1)');
+
+# It has no slot yet; the pool's worker finds that out, and then is busy.
+subscribe($pub, $busy, 'two', 'two', with => q{create_slot = false, slot_name = 'late'});
+$busy->wait_for_log(qr/slot "late" does not exist/);
+subscribe($pub, $busy, 'one', 'one');
+wait_until($busy, 'a worker at the gate',
+	q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted});
+wait_until($busy, 'the problem to be shown',
+	q{SELECT count(*) = 1 FROM reuse_sync.problems WHERE subname = 'two' AND last_error ~ 'does not stream'});
+$pub->safe_psql('postgres', q{SELECT pg_create_logical_replication_slot('late', 'pgoutput')});
+wait_until($busy, 'it to be over', q{SELECT count(*) = 0 FROM reuse_sync.problems});
+is( $busy->safe_psql('postgres',
+		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}),
+	'1',
+	'a problem is over when the apply worker streams, with the pool still busy');
+$at_gate->quit;
+wait_ready($busy, $_) foreach qw(one two);
+$busy->safe_psql('postgres', "DROP SUBSCRIPTION $_") foreach qw(one two);
+
 done_testing();
 
 # A socket that accepts connections and never answers; and its port.

@@ -536,6 +536,12 @@ like(
 		q{SELECT state, last_error FROM reuse_sync.tables WHERE relid = 'other'::regclass}),
 	qr/^ready\|table "public.other" is in no publication that subscription "s" subscribes to/,
 	'not published any more when it begins: the error is shown');
+like(
+	$sub->safe_psql('postgres',
+		q{SELECT severity, problem, hint FROM reuse_sync.check()
+		WHERE object = 'table public.other' AND problem ~ 'anew'}),
+	qr/^warning\|it was not synchronized anew for subscription "s": table "public.other" is in no publication.*\|.* Run SELECT reuse_sync\.resync_table\('s', 'public\.other'\) again\.$/,
+	'and by check()');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE other');
 
 # Or it is not in the subscription any more.
