@@ -206,7 +206,11 @@ treat_as_error(Session *session, const ErrorData *edata)
 	pgstat_report_subscription_error(subid, false);
 	if (!session->sub->disableonerr)
 		return false;
+
+	/* What its row has out of line is stored anew. */
+	PushActiveSnapshot(GetTransactionSnapshot());
 	DisableSubscription(subid);
+	PopActiveSnapshot();
 	return true;
 }
 

@@ -105,6 +105,26 @@ rows_ok($pub, $sub, $_, "$_: copied after the error")
   foreach qw(conflict innocent);
 
 #
+# disable_on_error: so many publications that the subscription's row in the
+# catalog is stored out of line
+#
+
+create_tables('many');
+$sub->safe_psql('postgres', q{INSERT INTO many VALUES (1, 'mine')});
+my $many = $pub->safe_psql('postgres', q{
+	SELECT string_agg('p' || left(md5(g::text) || md5('x' || g), 60), ', ')
+	FROM generate_series(1, 200) g});
+$pub->safe_psql('postgres', join ';',
+	map { "CREATE PUBLICATION $_" } split /, /, $many);
+subscribe($pub, $sub, 'many', "many, $many", with => 'disable_on_error');
+wait_disabled('many');
+$sub->safe_psql('postgres', 'DELETE FROM many');
+$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION many ENABLE');
+wait_ready($sub, 'many');
+rows_ok($pub, $sub, 'many', 'many publications: copied after the error');
+$sub->safe_psql('postgres', 'DROP SUBSCRIPTION many');
+
+#
 # disable_on_error: an error that is no table's, a want of slots
 #
 
