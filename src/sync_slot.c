@@ -19,6 +19,7 @@
 #include "catalog/pg_replication_origin.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -203,15 +204,6 @@ make_on_publisher(Session *session, SyncSlot *slot, bool may_copy)
 	return SLOT_MADE;
 }
 
-static int
-compare_oids(const void *a, const void *b)
-{
-	Oid			x = *(const Oid *) a;
-	Oid			y = *(const Oid *) b;
-
-	return x < y ? -1 : (x > y ? 1 : 0);
-}
-
 SyncSlot *
 slot_create(Session *session, const Oid *eligible, int neligible,
 			bool may_copy)
@@ -232,7 +224,7 @@ slot_create(Session *session, const Oid *eligible, int neligible,
 	slot->neligible = neligible;
 	slot->eligible = palloc(Max(neligible, 1) * sizeof(Oid));
 	memcpy(slot->eligible, eligible, neligible * sizeof(Oid));
-	qsort(slot->eligible, neligible, sizeof(Oid), compare_oids);
+	qsort(slot->eligible, neligible, sizeof(Oid), oid_cmp);
 
 	PG_TRY();
 	{
@@ -279,7 +271,7 @@ slot_may_serve(const SyncSlot *slot, Oid relid)
 {
 	return !guard_is_on("c2_pending") ||
 		bsearch(&relid, slot->eligible, slot->neligible, sizeof(Oid),
-				   compare_oids) != NULL;
+				   oid_cmp) != NULL;
 }
 
 void

@@ -394,7 +394,7 @@ unit_begin(Session *session, const Oid *relids, int nrelids, bool half_done)
 	Unit	   *unit;
 	List	   *resyncs;
 
-	context = AllocSetContextCreate(TopMemoryContext, "reuse_sync unit",
+	context = AllocSetContextCreate(caller, "reuse_sync unit",
 									ALLOCSET_DEFAULT_SIZES);
 	unit = MemoryContextAllocZero(context, sizeof(Unit));
 	unit->context = context;
@@ -406,6 +406,9 @@ unit_begin(Session *session, const Oid *relids, int nrelids, bool half_done)
 										   nrelids * sizeof(ApplyTarget));
 	unit->remotes = MemoryContextAllocZero(context,
 										   nrelids * sizeof(RemoteTable));
+
+	/* Of another unit, if whoever had it has caught that. */
+	outdated = false;
 
 	StartTransactionCommand();
 	watch_claims();

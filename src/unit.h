@@ -106,7 +106,8 @@ typedef enum SnapshotVerdict
  * Begin a unit for tables that this process has claimed in shared memory.
  * Leaves out those that there is nothing to do for (any more), and those that
  * are not what the plan took them for: half done, in state 'f', or not.  Null
- * if none are left.  Starts a transaction of its own.
+ * if none are left.  Starts a transaction of its own; the current memory
+ * context, which the unit is made in, must outlive that.
  */
 extern Unit *unit_begin(Session *session, const Oid *relids, int nrelids,
 						bool half_done);
