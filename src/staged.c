@@ -138,7 +138,8 @@ read_remoteid(Unit *unit)
 				errcode(ERRCODE_UNDEFINED_OBJECT),
 				errmsg("table \"%s.%s\" does not exist on the publisher",
 					   table->nspname, table->relname),
-				errhint("If it was renamed there, rename it here as well, else drop it from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
+				errhint("If it was renamed there, rename it here as well, else drop it from the publication and run ALTER SUBSCRIPTION %s REFRESH PUBLICATION.",
+						quote_identifier(unit->session->sub->name)));
 	unit->targets[0].remoteid = strtoul(publisher_text(res, 0, 0), NULL, 10);
 }
 
@@ -295,7 +296,8 @@ remove_rows(Oid subid, Oid relid)
 				errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("the copy of table \"%s.%s\" is lost and cannot be removed, because the table may hold other rows as well",
 					   nspname, relname),
-				errhint("TRUNCATE the table if it holds nothing else. Otherwise delete what was copied, and take the table out of the subscription and in again with ALTER SUBSCRIPTION ... REFRESH PUBLICATION."));
+				errhint("TRUNCATE the table if it holds nothing else. Otherwise delete what was copied, and take the table out of the publication and in again, each time with ALTER SUBSCRIPTION %s REFRESH PUBLICATION.",
+						quote_identifier(get_subscription_name(subid, false))));
 
 	LockRelationOid(relid, RowExclusiveLock);
 	table_owner_become(&owner, relid);
