@@ -131,6 +131,16 @@ sub session
 	return $session;
 }
 
+# A session of the subscriber in a transaction that has a lock.
+sub lock_table
+{
+	my ($self, $table, $mode) = @_;
+
+	my $session = $self->session('sub');
+	$session->query_safe("BEGIN; LOCK TABLE $table IN $mode MODE");
+	return $session;
+}
+
 # close_gate($table, %opt): from now on the first row stops.  Options: gated,
 # the tables with the trigger; when, a condition for the rows that stop; event,
 # what the trigger is for (INSERT; of TRUNCATE the statement stops).

@@ -37,10 +37,13 @@ our @EXPORT = qw(
   with_extension
   create_extension
   both
+  reconfigure
+  publish_tables
   subscribe
   has_table_owners
   owner_options
   origins_limit
+  wait_for_query
   wait_ready
   wait_states
   catch_up
@@ -174,6 +177,37 @@ sub subscribe
 	return;
 }
 
+# reconfigure($node, %conf): set it, and return when that is in force.
+sub reconfigure
+{
+	my ($node, %conf) = @_;
+
+	$node->append_conf('postgresql.conf', "$_ = '$conf{$_}'")
+	  foreach sort keys %conf;
+	$node->reload;
+	wait_for_query($node, "SELECT current_setting('$_') = '$conf{$_}'")
+	  foreach sort keys %conf;
+	return;
+}
+
+# publish_tables($pub, $sub, $publication, @tables): create them on both sides,
+# with twenty rows on the publisher, and a publication of them.
+sub publish_tables
+{
+	my ($pub, $sub, $publication, @tables) = @_;
+
+	foreach my $table (@tables)
+	{
+		both($pub, $sub, "CREATE TABLE $table (a int PRIMARY KEY, b text)");
+		$pub->safe_psql('postgres',
+			"INSERT INTO $table"
+			  . " SELECT g, 'row ' || g FROM generate_series(1, 20) AS g");
+	}
+	$pub->safe_psql('postgres',
+		"CREATE PUBLICATION $publication FOR TABLE " . join(', ', @tables));
+	return;
+}
+
 # has_table_owners($node): do the changes of a table run with the rights of its
 # owner by default (16), not of the subscription's?
 sub has_table_owners
@@ -206,6 +240,15 @@ sub origins_limit
 	  $node->pg_version >= 18
 	  ? 'max_active_replication_origins'
 	  : 'max_replication_slots';
+}
+
+# wait_for_query($node, $query, $db): return when its answer is true.
+sub wait_for_query
+{
+	my ($node, $query, $db) = @_;
+
+	return if $node->poll_query_until($db // 'postgres', $query);
+	die "did not come true: $query\n" . log_tail($node);
 }
 
 # wait_ready($sub, $subname, %opt): return when the subscription has tables

@@ -58,42 +58,6 @@ $sub->safe_psql(
 # Helpers
 #
 
-# Change settings of the subscriber; return when all its processes have been
-# told.
-sub configure
-{
-	my (%conf) = @_;
-
-	$sub->append_conf('postgresql.conf', "$_ = '$conf{$_}'")
-	  foreach sort keys %conf;
-	$sub->reload;
-	foreach my $name (sort keys %conf)
-	{
-		$sub->poll_query_until(
-			'postgres',
-			"SELECT current_setting('$name')", $conf{$name})
-		  or die "$name is not $conf{$name}";
-	}
-	return;
-}
-
-# Create tables with twenty rows, and a publication of them.
-sub publish
-{
-	my ($publication, @tables) = @_;
-
-	foreach my $table (@tables)
-	{
-		both($pub, $sub, "CREATE TABLE $table (a int PRIMARY KEY, b text)");
-		$pub->safe_psql('postgres',
-			"INSERT INTO $table"
-			  . " SELECT g, 'row ' || g FROM generate_series(1, 20) AS g");
-	}
-	$pub->safe_psql('postgres',
-		"CREATE PUBLICATION $publication FOR TABLE " . join(', ', @tables));
-	return;
-}
-
 # A constraint trigger that fires when the transaction commits, also in
 # workers.
 sub at_commit
@@ -107,16 +71,6 @@ sub at_commit
 			FOR EACH ROW EXECUTE FUNCTION $function();
 		ALTER TABLE $table ENABLE ALWAYS TRIGGER at_commit;});
 	return;
-}
-
-# A session of the subscriber in a transaction that has a lock.
-sub lock_table
-{
-	my ($table, $mode) = @_;
-
-	my $session = $catchup->session('sub');
-	$session->query_safe("BEGIN; LOCK TABLE $table IN $mode MODE");
-	return $session;
 }
 
 # Return when a worker of the pool waits for a lock.
@@ -148,22 +102,13 @@ sub worker_pid
 		WHERE worker_type = 'worker' AND subname IS NOT NULL});
 }
 
-# Return when a query on the subscriber is true.
-sub wait_until
-{
-	my ($query, $db) = @_;
-
-	return if $sub->poll_query_until($db // 'postgres', $query);
-	die "did not come true: $query\n" . ReuseSync::log_tail($sub);
-}
-
 # End a process of the subscriber; return when it is gone.
 sub terminate
 {
 	my ($pid) = @_;
 
 	$sub->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-	wait_until("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
+	wait_for_query($sub, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	return;
 }
 
@@ -172,7 +117,7 @@ sub wait_failed
 {
 	my ($table) = @_;
 
-	wait_until(
+	wait_for_query($sub,
 		"SELECT attempts > 0 FROM reuse_sync.tables"
 		  . " WHERE relid = '$table'::regclass");
 	return;
@@ -299,9 +244,9 @@ sub namesake
 # position that it can start from, but nothing to resume.
 sub lost_copy
 {
-	configure('reuse_sync.batch_size' => '0');
-	publish('p_lost', 'lost');
-	my $lock = lock_table('lost', 'ROW EXCLUSIVE');
+	reconfigure($sub, 'reuse_sync.batch_size' => '0');
+	publish_tables($pub, $sub, 'p_lost', 'lost');
+	my $lock = $catchup->lock_table('lost', 'ROW EXCLUSIVE');
 	subscribe($pub, $sub, 's_lost', 'p_lost');
 	wait_states($sub, 's_lost', q{count(*) FILTER (WHERE srsubstate = 'f') = 1});
 	waits_for_table('lost', 'ShareRowExclusive');
@@ -344,8 +289,8 @@ sub lost_copy
 # a third one's copy is cancelled.
 sub killed_in_copy
 {
-	configure('reuse_sync.batch_size' => '8MB');
-	publish('p_killed', 'killed');
+	reconfigure($sub, 'reuse_sync.batch_size' => '8MB');
+	publish_tables($pub, $sub, 'p_killed', 'killed');
 	$catchup->close_gate('killed');
 	subscribe($pub, $sub, 's_killed', 'p_killed');
 
@@ -362,7 +307,7 @@ sub killed_in_copy
 		$sub->wait_for_log(
 			qr/\[$pid\] .*(?:terminating|canceling) .* (?:command|request)/,
 			$offset);
-		wait_until(
+		wait_for_query($sub,
 			"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid")
 		  if $function eq 'pg_terminate_backend';
 	}
@@ -381,10 +326,10 @@ sub orphaned_slot
 {
 	my ($how) = @_;
 
-	configure(
+	reconfigure($sub,
 		'reuse_sync.batch_size'            => '8MB',
 		'reuse_sync.handover_lock_timeout' => '1min');
-	publish("p_$how", "t_$how");
+	publish_tables($pub, $sub, "p_$how", "t_$how");
 	at_commit("t_$how", 'commit_gate');
 	my $holder = $catchup->session('sub');
 	$holder->query_safe("SELECT pg_advisory_lock($commit_lock)");
@@ -396,7 +341,7 @@ sub orphaned_slot
 	my $sender = walsender();
 	kill 'STOP', $sender;
 	$holder->query_safe("SELECT pg_advisory_unlock($commit_lock)");
-	wait_until(
+	wait_for_query($sub,
 		"SELECT phase = 'dropping slots' FROM reuse_sync.workers"
 		  . " WHERE pid = $pid");
 	like(table_state($sub, "t_$how"), qr/[sr]/, 'the table is handed over');
@@ -414,7 +359,7 @@ sub orphaned_slot
 	}
 	end_session($holder);
 	no_leftovers_ok($pub, $sub, 'the slot is dropped with no table waiting');
-	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	catch_up($pub, $sub, "s_$how");
 	rows_ok($pub, $sub, "t_$how", 'contents');
 
@@ -430,8 +375,8 @@ sub orphaned_slot
 # stopped.
 sub fast_stop
 {
-	configure('reuse_sync.batch_size' => '8MB');
-	publish('p_stop', 'stop_first', 'stop_second');
+	reconfigure($sub, 'reuse_sync.batch_size' => '8MB');
+	publish_tables($pub, $sub, 'p_stop', 'stop_first', 'stop_second');
 	$catchup->close_gate('stop_second');
 	subscribe($pub, $sub, 's_stop', 'p_stop');
 	$catchup->wait_at_gates(['stop_second']);
@@ -466,17 +411,17 @@ sub fast_stop
 # has not yet committed this.
 sub dropped_at_the_end
 {
-	configure('reuse_sync.batch_size' => '8MB');
-	publish('p_goes_on', 'goes_on');
-	publish('p_ends',    'ends');
+	reconfigure($sub, 'reuse_sync.batch_size' => '8MB');
+	publish_tables($pub, $sub, 'p_goes_on', 'goes_on');
+	publish_tables($pub, $sub, 'p_ends',    'ends');
 	subscribe($pub, $sub, 's_ends', 'p_goes_on');
 	wait_ready($sub, 's_ends');
 	no_leftovers_ok($pub, $sub, 'the first slot is gone');
 
 	# The apply worker must not get to the table.
-	my $lock = lock_table('goes_on', 'SHARE');
+	my $lock = $catchup->lock_table('goes_on', 'SHARE');
 	$pub->safe_psql('postgres', "INSERT INTO goes_on VALUES (101, 'waits')");
-	wait_until(q{
+	wait_for_query($sub, q{
 		SELECT count(*) = 1 FROM pg_locks
 		WHERE relation = 'goes_on'::regclass AND NOT granted});
 	$catchup->close_gate('ends');
@@ -488,7 +433,7 @@ sub dropped_at_the_end
 	  $sub->pg_version >= 16
 	  ? ('RowExclusive', 'SHARE')
 	  : ('Exclusive', 'ROW EXCLUSIVE');
-	my $origins = lock_table('pg_replication_origin', $other);
+	my $origins = $catchup->lock_table('pg_replication_origin', $other);
 	$catchup->open_gate('ends');
 	waits_for_table('pg_replication_origin', $mode);
 	is(table_state($sub, 'ends'), 's', 'the table is handed over');
@@ -498,7 +443,7 @@ sub dropped_at_the_end
 	my $pid = $dropper->query_safe('SELECT pg_backend_pid()');
 	$dropper->query_until(qr/begun/,
 		"\\echo begun\nDROP SUBSCRIPTION s_ends;\n");
-	wait_until(qq{
+	wait_for_query($sub, qq{
 		SELECT count(*) > 0 FROM pg_locks
 		WHERE pid = $pid AND NOT granted
 		AND (locktype = 'transactionid'
@@ -509,7 +454,7 @@ sub dropped_at_the_end
 	$dropper->quit;
 	end_session($lock);
 	no_leftovers_ok($pub, $sub, 'no slot and no origin left');
-	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	return;
 }
 
@@ -517,12 +462,12 @@ sub dropped_at_the_end
 # while the table was locked.  The table is still in 'f', its slot still its.
 sub failed_handover
 {
-	configure(
+	reconfigure($sub,
 		'reuse_sync.batch_size'            => '0',
 		'reuse_sync.handover_lock_timeout' => '1min');
-	publish('p_flagged', 'flagged');
+	publish_tables($pub, $sub, 'p_flagged', 'flagged');
 	at_commit('flagged', 'raise_if_flagged');
-	my $lock = lock_table('flagged', 'ROW EXCLUSIVE');
+	my $lock = $catchup->lock_table('flagged', 'ROW EXCLUSIVE');
 	subscribe($pub, $sub, 's_flagged', 'p_flagged');
 	waits_for_table('flagged', 'ShareRowExclusive');
 
@@ -559,19 +504,19 @@ sub many_handed_over
 {
 	my @tables = map { "many_$_" } 1 .. 20;
 
-	configure(
+	reconfigure($sub,
 		'reuse_sync.batch_size'                   => '0',
 		'reuse_sync.handover_lock_timeout'        => '1s',
 		'reuse_sync.max_workers_per_subscription' => 4);
-	publish('p_ready', 'ready');
-	publish('p_many',  @tables);
+	publish_tables($pub, $sub, 'p_ready', 'ready');
+	publish_tables($pub, $sub, 'p_many',  @tables);
 	subscribe($pub, $sub, 's_many', 'p_ready');
 	wait_ready($sub, 's_many');
 
 	my $offset = log_offset();
-	my $lock   = lock_table('ready', 'SHARE');
+	my $lock   = $catchup->lock_table('ready', 'SHARE');
 	$pub->safe_psql('postgres', "INSERT INTO ready VALUES (101, 'waits')");
-	wait_until(q{
+	wait_for_query($sub, q{
 		SELECT count(*) = 1 FROM pg_locks
 		WHERE relation = 'ready'::regclass AND NOT granted});
 	$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s_many ADD PUBLICATION p_many');
@@ -585,7 +530,7 @@ sub many_handed_over
 	wait_ready($sub, 's_many');
 	catch_up($pub, $sub, 's_many');
 	rows_ok($pub, $sub, $_, "contents of $_") foreach 'ready', @tables;
-	configure('reuse_sync.max_workers_per_subscription' => 1);
+	reconfigure($sub, 'reuse_sync.max_workers_per_subscription' => 1);
 	drop_subscription('s_many');
 	return;
 }
@@ -596,11 +541,11 @@ sub many_handed_over
 # lock as we do, only to pass over the command.)
 sub truncate_while_read
 {
-	configure(
+	reconfigure($sub,
 		'reuse_sync.batch_size'            => '0',
 		'reuse_sync.handover_lock_timeout' => '1s');
-	publish('p_beside', 'beside');
-	publish('p_read',   'is_read');
+	publish_tables($pub, $sub, 'p_beside', 'beside');
+	publish_tables($pub, $sub, 'p_read',   'is_read');
 	subscribe($pub, $sub, 's_read', 'p_beside');
 	wait_ready($sub, 's_read');
 	no_leftovers_ok($pub, $sub, 'the first slot is gone');
@@ -619,7 +564,7 @@ sub truncate_while_read
 		TRUNCATE is_read;
 		INSERT INTO is_read SELECT g, 'new' FROM generate_series(1, 5) AS g;});
 	catch_up($pub, $sub, 's_read');
-	my $reader = lock_table('is_read', 'ACCESS SHARE');
+	my $reader = $catchup->lock_table('is_read', 'ACCESS SHARE');
 	kill 'CONT', $sender;
 	waits_for_table('is_read', 'AccessExclusive');
 
@@ -657,9 +602,9 @@ sub truncate_while_read
 # another transaction has ended.
 sub killed_in_creation
 {
-	configure('reuse_sync.batch_size' => '8MB');
-	publish('p_before', 'before');
-	publish('p_slow',   'slow');
+	reconfigure($sub, 'reuse_sync.batch_size' => '8MB');
+	publish_tables($pub, $sub, 'p_before', 'before');
+	publish_tables($pub, $sub, 'p_slow',   'slow');
 	subscribe($pub, $sub, 's_slow', 'p_before');
 	wait_ready($sub, 's_slow');
 	no_leftovers_ok($pub, $sub, 'the first slot is gone');
@@ -691,7 +636,7 @@ sub killed_in_creation
 	end_session($long);
 	wait_ready($sub, 's_slow');
 	no_leftovers_ok($pub, $sub, 'no slot has stayed');
-	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	catch_up($pub, $sub, 's_slow');
 	rows_ok($pub, $sub, 'slow', 'contents');
 	drop_subscription('s_slow');
@@ -704,8 +649,8 @@ sub disabled_and_paused
 {
 	my @tables = map { "stops_$_" } 1 .. 3;
 
-	configure('reuse_sync.batch_size' => '8MB');
-	publish('p_stops', @tables);
+	reconfigure($sub, 'reuse_sync.batch_size' => '8MB');
+	publish_tables($pub, $sub, 'p_stops', @tables);
 	$catchup->close_gate($_) foreach @tables;
 	subscribe($pub, $sub, 's_stops', 'p_stops');
 
@@ -714,7 +659,7 @@ sub disabled_and_paused
 	$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s_stops DISABLE');
 	$catchup->open_gate($first);
 	no_leftovers_ok($pub, $sub, 'disabled: no slot is left');
-	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	is( $sub->safe_psql(
 			'postgres',
 			q{SELECT string_agg(srsubstate::text, '') FROM pg_subscription_rel}),
@@ -723,12 +668,12 @@ sub disabled_and_paused
 
 	$sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s_stops ENABLE');
 	my ($second) = $catchup->wait_at_gates(\@tables);
-	configure('reuse_sync.paused' => 'on');
+	reconfigure($sub, 'reuse_sync.paused' => 'on');
 	$catchup->open_gate($second);
 	wait_states($sub, 's_stops',
 		qq{bool_and(srsubstate = 'r') FILTER (WHERE srrelid = '$second'::regclass)}
 	);
-	wait_until(q{
+	wait_for_query($sub, q{
 		SELECT count(*) = 0 FROM reuse_sync.workers
 		WHERE worker_type = 'worker' AND phase <> 'idle'});
 	no_leftovers_ok($pub, $sub, 'paused: no slot is left');
@@ -736,7 +681,7 @@ sub disabled_and_paused
 	$sub->safe_psql('postgres', 'SELECT reuse_sync.wakeup()');
 	is(table_state($sub, $last), 'i', 'and no other table is begun');
 
-	configure('reuse_sync.paused' => 'off');
+	reconfigure($sub, 'reuse_sync.paused' => 'off');
 	$catchup->wait_at_gates([$last]);
 	$catchup->open_gate($last);
 	wait_ready($sub, 's_stops');

@@ -33,23 +33,6 @@ my $catchup = CatchUp->new($pub, $sub);
 # Helpers
 #
 
-# Change settings of the subscriber; return when new processes see them.
-sub configure
-{
-	my (%conf) = @_;
-
-	$sub->append_conf('postgresql.conf', "$_ = '$conf{$_}'")
-	  foreach sort keys %conf;
-	$sub->reload;
-	foreach my $name (sort keys %conf)
-	{
-		$sub->poll_query_until('postgres',
-			"SELECT current_setting('$name')", $conf{$name})
-		  or die "$name is not $conf{$name}";
-	}
-	return;
-}
-
 # Create a table on both sides, with rows on the publisher.
 sub create_table
 {
@@ -61,30 +44,11 @@ sub create_table
 	return;
 }
 
-# A session of the subscriber in a transaction that has a lock.
-sub lock_table
-{
-	my ($table, $mode) = @_;
-
-	my $session = $catchup->session('sub');
-	$session->query_safe("BEGIN; LOCK TABLE $table IN $mode MODE");
-	return $session;
-}
-
-# Return when a query on one side is true.
-sub wait_until
-{
-	my ($node, $query) = @_;
-
-	return if $node->poll_query_until('postgres', $query);
-	die "did not come true: $query\n" . ReuseSync::log_tail($sub);
-}
-
 sub wait_state
 {
 	my ($table, $state) = @_;
 
-	wait_until(
+	wait_for_query(
 		$sub, qq{
 		SELECT srsubstate = '$state' FROM pg_subscription_rel
 		WHERE srrelid = '$table'::regclass});
@@ -149,15 +113,15 @@ sub older_plan
 	both($pub, $sub, "ALTER TABLE $small REPLICA IDENTITY FULL");
 
 	# The apply worker starts before failures have long consequences.
-	configure(wal_retrieve_retry_interval => '100ms');
+	reconfigure($sub, wal_retrieve_retry_interval => '100ms');
 	$pub->safe_psql('postgres', "CREATE PUBLICATION $pub_name FOR TABLE $first");
 	subscribe($pub, $sub, $sub_name, $pub_name);
 	wait_ready($sub, $sub_name);
 	no_leftovers_ok($pub, $sub, 'the first slot is gone');
-	configure(wal_retrieve_retry_interval => $interval);
+	reconfigure($sub, wal_retrieve_retry_interval => $interval);
 
 	my $offset = log_offset();
-	my $lock   = lock_table($small, 'ROW EXCLUSIVE');
+	my $lock   = $catchup->lock_table($small, 'ROW EXCLUSIVE');
 	$catchup->close_gate($large);
 	$pub->safe_psql('postgres',
 		"ALTER PUBLICATION $pub_name ADD TABLE $large, $small");
@@ -191,7 +155,7 @@ sub older_plan
 		DELETE FROM $small WHERE a = 2;});
 	catch_up($pub, $sub, $sub_name);
 	rows_ok($pub, $sub, $_, "contents of $_") foreach $large, $small;
-	configure(wal_retrieve_retry_interval => '100ms');
+	reconfigure($sub, wal_retrieve_retry_interval => '100ms');
 	drop_subscription($sub_name);
 	return;
 }
@@ -204,9 +168,9 @@ sub lose_stream
 		FROM pg_replication_slots
 		WHERE slot_name LIKE 'reuse\_sync\_%' AND active};
 
-	wait_until($pub, "SELECT count(*) = 1 $streams");
+	wait_for_query($pub, "SELECT count(*) = 1 $streams");
 	$pub->safe_psql('postgres', "SELECT pg_terminate_backend(active_pid) $streams");
-	wait_until(
+	wait_for_query(
 		$sub, qq{
 		SELECT attempts > 0 FROM reuse_sync.tables
 		WHERE relid = '$table'::regclass});
@@ -221,7 +185,7 @@ sub lose_worker
 	  or die "nobody is at $table\n" . ReuseSync::log_tail($sub);
 
 	$sub->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-	wait_until($sub,
+	wait_for_query($sub,
 		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	return;
 }
@@ -240,7 +204,7 @@ sub younger_publication
 	$catchup->close_gate('change', gated => ['grows'], when => 'new.a = 5000');
 	subscribe($pub, $sub, 's_grows', 'p_grows');
 	$catchup->wait_at_gates(['grows']);
-	my $lock = lock_table('grows', 'ROW EXCLUSIVE');
+	my $lock = $catchup->lock_table('grows', 'ROW EXCLUSIVE');
 	$pub->safe_psql(
 		'postgres', q{
 		INSERT INTO grows VALUES (5000, 'not copied');

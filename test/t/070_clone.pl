@@ -17,32 +17,6 @@ plan skip_all => 'needs the extension' unless with_extension();
 
 my $pub = new_publisher('pub');
 
-# Return when a query on a node is true.
-sub wait_until
-{
-	my ($node, $query) = @_;
-
-	return if $node->poll_query_until('postgres', $query);
-	die "did not come true: $query\n" . ReuseSync::log_tail($node);
-}
-
-# Create tables with rows, and a publication of them.
-sub publish
-{
-	my ($publication, $sub, @tables) = @_;
-
-	foreach my $table (@tables)
-	{
-		both($pub, $sub, "CREATE TABLE $table (a int PRIMARY KEY, b text)");
-		$pub->safe_psql('postgres',
-			"INSERT INTO $table"
-			  . " SELECT g, 'row ' || g FROM generate_series(1, 20) AS g");
-	}
-	$pub->safe_psql('postgres',
-		"CREATE PUBLICATION $publication FOR TABLE " . join(', ', @tables));
-	return;
-}
-
 # All that a copy could disturb: which slots there are, and where they stand.
 sub slots
 {
@@ -106,14 +80,14 @@ sub beside
 	my $sub     = new_subscriber('sub', %settings, 'reuse_sync.batch_size' => 0);
 	my $catchup = CatchUp->new($pub, $sub);
 
-	publish('p', $sub, qw(copied half waiting));
+	publish_tables($pub, $sub, 'p', qw(copied half waiting));
 	my $lock = $catchup->session('sub');
 	$lock->query_safe('BEGIN; LOCK TABLE half IN ROW EXCLUSIVE MODE');
 	$catchup->close_gate($_) foreach qw(copied waiting);
 	subscribe($pub, $sub, 's', 'p');
 	my ($at_gate) = $catchup->wait_at_gates([qw(copied waiting)]);
 	my ($waits) = grep { $_ ne $at_gate } qw(copied waiting);
-	wait_until(
+	wait_for_query(
 		$sub, q{
 		SELECT count(*) > 0 FROM pg_locks
 		WHERE relation = 'half'::regclass AND NOT granted});
@@ -134,7 +108,7 @@ sub beside
 
 	# The first thing that comes to an operator's mind.
 	$clone->safe_psql('postgres', 'ALTER SUBSCRIPTION s DISABLE');
-	wait_until(
+	wait_for_query(
 		$clone, q{
 		SELECT count(*) = 1 FROM reuse_sync.slots
 		WHERE last_error ~ 'in use by another server'});
@@ -192,7 +166,7 @@ sub beside
 	like(slurp_file($clone->logfile), qr/"public\.half".*is copied anew/,
 		'what the original had half done is made anew');
 	no_leftovers_ok($pub, $clone, 'it leaves no slot and no origin');
-	wait_until($clone, 'SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($clone, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	$clone->safe_psql('postgres', 'DROP SUBSCRIPTION s');
 	$clone->stop;
 	return;
@@ -205,13 +179,13 @@ sub promotion
 	my $sub = new_subscriber('primary', %settings, 'reuse_sync.batch_size' => 0);
 	my $catchup = CatchUp->new($pub, $sub);
 
-	publish('p_lost', $sub, qw(finished begun later));
+	publish_tables($pub, $sub, 'p_lost', qw(finished begun later));
 	my $lock = $catchup->session('sub');
 	$lock->query_safe('BEGIN; LOCK TABLE finished IN ROW EXCLUSIVE MODE');
 	$catchup->close_gate($_) foreach qw(begun later);
 	subscribe($pub, $sub, 's_lost', 'p_lost');
 	$catchup->wait_at_gates([qw(begun later)]);
-	wait_until(
+	wait_for_query(
 		$sub, q{
 		SELECT count(*) > 0 FROM pg_locks
 		WHERE relation = 'finished'::regclass AND NOT granted});
@@ -236,7 +210,7 @@ sub promotion
 		'the copy that was there is finished from its slot');
 	unlike($log, qr/is copied anew/, 'and nothing is made anew');
 	no_leftovers_ok($pub, $standby, 'no slot and no origin left');
-	wait_until($standby, 'SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($standby, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	eval { end_session($lock); $catchup->finish };
 	no_builtin_sync_ok($standby);
 	$standby->stop;
@@ -249,8 +223,8 @@ sub restored_backup
 {
 	my $sub = new_subscriber('backup', %settings);
 
-	publish('p_first',  $sub, 'first');
-	publish('p_second', $sub, 'second');
+	publish_tables($pub, $sub, 'p_first', 'first');
+	publish_tables($pub, $sub, 'p_second', 'second');
 	subscribe($pub, $sub, 's_restored', 'p_first');
 	wait_ready($sub, 's_restored');
 	no_leftovers_ok($pub, $sub, 'the first slot is gone');
@@ -277,7 +251,7 @@ sub restored_backup
 		slurp_file($sub->logfile),
 		qr/replication slot "$_" exists on the publisher already/,
 		"$_ is said to be taken") foreach @names;
-	wait_until($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	is(slots(), $slots, 'and is left alone');
 	$pub->safe_psql('postgres', "SELECT pg_drop_replication_slot('$_')")
 	  foreach @names;

@@ -24,31 +24,6 @@ my $sub = new_subscriber(
 	'reuse_sync.handover_lock_timeout'        => '1min',
 	'reuse_sync.naptime'                      => '1s');
 
-# Return when a query on the subscriber is true.
-sub wait_until
-{
-	my ($query) = @_;
-
-	return if $sub->poll_query_until('postgres', $query);
-	die "did not come true: $query\n" . ReuseSync::log_tail($sub);
-}
-
-sub publish
-{
-	my ($publication, @tables) = @_;
-
-	foreach my $table (@tables)
-	{
-		both($pub, $sub, "CREATE TABLE $table (a int PRIMARY KEY, b text)");
-		$pub->safe_psql('postgres',
-			"INSERT INTO $table"
-			  . " SELECT g, 'row ' || g FROM generate_series(1, 20) AS g");
-	}
-	$pub->safe_psql('postgres',
-		"CREATE PUBLICATION $publication FOR TABLE " . join(', ', @tables));
-	return;
-}
-
 sub sync_slots
 {
 	return $pub->safe_psql(
@@ -107,7 +82,7 @@ sub forgotten
 {
 	my $catchup = new_gates();
 
-	publish('p_off', qw(half begun));
+	publish_tables($pub, $sub, 'p_off', qw(half begun));
 	$catchup->close_gate('begun');
 	my $session = half_done($catchup, 'half', 's_off', 'p_off');
 	my $slots   = sync_slots();
@@ -157,13 +132,13 @@ sub drained
 	my ($half, $begun, $later) = map { "${_}_$how" } qw(half begun later);
 	my $catchup = new_gates();
 
-	publish("p_$how", $half, $begun, $later);
+	publish_tables($pub, $sub, "p_$how", $half, $begun, $later);
 	my $session = half_done($catchup, $half, "s_$how", "p_$how");
 	if ($how eq 'disabled')
 	{
 		$sub->safe_psql('postgres', "ALTER SUBSCRIPTION s_$how DISABLE");
 		end_session($session);
-		wait_until(q{
+		wait_for_query($sub, q{
 			SELECT count(*) = 0 FROM reuse_sync.workers
 			WHERE worker_type = 'worker' AND subname IS NOT NULL});
 		is(table_state($sub, $half), 'f', 'a table is half done');
@@ -218,7 +193,7 @@ sub taken_over
 	my $catchup = new_gates();
 
 	$sub->safe_psql('postgres', 'DROP EXTENSION reuse_sync');
-	publish('p_taken', qw(t_f t_d t_i));
+	publish_tables($pub, $sub, 'p_taken', qw(t_f t_d t_i));
 	$catchup->close_gate($_) foreach qw(t_d t_f);
 	subscribe($pub, $sub, 's_taken', 'p_taken');
 	my @begun = ();
@@ -241,7 +216,7 @@ sub taken_over
 		'postgres', q{
 		SELECT pg_terminate_backend(pid) FROM pg_stat_subscription
 		WHERE relid = 't_d'::regclass});
-	wait_until('SELECT count(*) = 0 FROM pg_stat_subscription WHERE pid IS NOT NULL');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM pg_stat_subscription WHERE pid IS NOT NULL');
 	$catchup->open_gate('t_d');
 	is(table_state($sub, 't_f'), 'f', 'one table is copied');
 	is(table_state($sub, 't_d'), 'd', 'one is begun');
@@ -260,7 +235,7 @@ sub taken_over
 		'the copy of the server is finished from its slot');
 	unlike($log, qr/table synchronization worker/, 'by us');
 	no_leftovers_ok($pub, $sub, 'no slot and no origin left');
-	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	$sub->safe_psql('postgres', 'DROP SUBSCRIPTION s_taken');
 	return;
 }

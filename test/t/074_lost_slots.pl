@@ -32,27 +32,6 @@ $pub->safe_psql('postgres',
   foreach qw(reuse_sync_foreign reuse_sync_1_1_foreign pg_1_sync_1_foreign);
 my $foreign_slots = $pub->safe_psql('postgres', $foreign);
 
-sub wait_until
-{
-	my ($query) = @_;
-
-	return if $sub->poll_query_until('postgres', $query);
-	die "did not come true: $query\n" . ReuseSync::log_tail($sub);
-}
-
-sub publish
-{
-	my ($table) = @_;
-
-	both($pub, $sub, "CREATE TABLE $table (a int PRIMARY KEY, b text)");
-	$pub->safe_psql(
-		'postgres', qq{
-		INSERT INTO $table
-			SELECT g, 'row ' || g FROM generate_series(1, 20) AS g;
-		CREATE PUBLICATION p_$table FOR TABLE $table;});
-	return;
-}
-
 sub batch_size
 {
 	my ($size) = @_;
@@ -130,7 +109,7 @@ sub done
 	$sub->safe_psql('postgres', "DROP SUBSCRIPTION s_$table");
 	no_leftovers_ok($pub, $sub, 'no slot and no origin left')
 	  if $pub->safe_psql('postgres', $foreign) eq '';
-	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	is(the_slot(), '', 'no slot is left');
 	is($pub->safe_psql('postgres', $foreign),
 		$foreign_slots, "others' slots are as they were");
@@ -144,7 +123,7 @@ sub while_copied
 	my $table = "copied_$state";
 
 	batch_size($state eq 'i' ? '8MB' : '0');
-	publish($table);
+	publish_tables($pub, $sub, "p_$table", $table);
 	$catchup->close_gate($table);
 	subscribe($pub, $sub, "s_$table", "p_$table");
 	$catchup->wait_at_gates([$table]);
@@ -173,7 +152,7 @@ sub half_done
 	my $table = "half_$how";
 
 	batch_size('0');
-	publish($table);
+	publish_tables($pub, $sub, "p_$table", $table);
 	if ($how eq 'kept')
 	{
 		# Without a key a row that is copied again is there twice.
@@ -186,13 +165,13 @@ sub half_done
 	subscribe($pub, $sub, "s_$table", "p_$table");
 	wait_states($sub, "s_$table",
 		q{count(*) FILTER (WHERE srsubstate = 'f') = 1});
-	wait_until(
+	wait_for_query($sub,
 		qq{
 		SELECT count(*) > 0 FROM pg_locks
 		WHERE relation = '$table'::regclass AND NOT granted});
 	$sub->safe_psql('postgres', "ALTER SUBSCRIPTION s_$table DISABLE");
 	end_session($lock);
-	wait_until(q{
+	wait_for_query($sub, q{
 		SELECT count(*) = 0 FROM reuse_sync.workers
 		WHERE worker_type = 'worker' AND subname IS NOT NULL});
 	is(table_state($sub, $table), 'f', 'the table is half done');
@@ -248,7 +227,7 @@ sub cannot_be_removed
 {
 	my ($table) = @_;
 
-	wait_until("SELECT state = 'failed' OR state = 'ready' FROM reuse_sync.tables"
+	wait_for_query($sub, "SELECT state = 'failed' OR state = 'ready' FROM reuse_sync.tables"
 		  . " WHERE relid = '$table'::regclass");
 	like(
 		$sub->safe_psql('postgres',
@@ -267,7 +246,7 @@ sub cannot_be_removed
 sub gone_already
 {
 	batch_size('8MB');
-	publish('gone');
+	publish_tables($pub, $sub, 'p_gone', 'gone');
 	$catchup->close_gate('gone');
 	subscribe($pub, $sub, 's_gone', 'p_gone');
 	$catchup->wait_at_gates(['gone']);
@@ -288,7 +267,7 @@ sub gone_already
 sub cannot_be_dropped
 {
 	batch_size('8MB');
-	publish('kept');
+	publish_tables($pub, $sub, 'p_kept', 'kept');
 	$pub->safe_psql(
 		'postgres', q{
 		CREATE ROLE repl LOGIN REPLICATION;
@@ -300,7 +279,7 @@ sub cannot_be_dropped
 	my $offset = -s $sub->logfile;
 	$pub->safe_psql('postgres', 'ALTER ROLE repl NOREPLICATION');
 	$catchup->open_gate('kept');
-	wait_until(
+	wait_for_query($sub,
 		qq{
 		SELECT state = 'orphaned' AND last_error ~
 			'must be superuser or replication role|permission denied to use replication slots'
@@ -308,7 +287,7 @@ sub cannot_be_dropped
 	like(table_state($sub, 'kept'), qr/[sr]/, 'the table is synchronized');
 	is(the_slot(), $slot, 'its slot cannot be dropped, and is shown');
 	$pub->safe_psql('postgres', 'ALTER ROLE repl REPLICATION');
-	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	is(the_slot(), '', 'it is dropped once it can be');
 	done('kept', $offset, 0);
 	return;
@@ -328,7 +307,7 @@ sub cancelled_there
 	};
 
 	batch_size('8MB');
-	publish('cancelled');
+	publish_tables($pub, $sub, 'p_cancelled', 'cancelled');
 	$pub->safe_psql(
 		'postgres', q{
 		CREATE FUNCTION cancels() RETURNS SETOF int LANGUAGE plpgsql
@@ -342,13 +321,13 @@ sub cancelled_there
 	  $sub->psql('postgres', 'DROP SUBSCRIPTION s_cancelled');
 	is($ret, 0, 'the subscription is dropped') or diag($err);
 	$catchup->open_gate('cancelled');
-	wait_until(
+	wait_for_query($sub,
 		qq{
 		SELECT state = 'orphaned' AND last_error ~ 'query_canceled'
 		FROM reuse_sync.slots WHERE slot_name = '$slot'});
 	$replace->($view);
 	is(the_slot(), $slot, 'its slot was not dropped, and was shown');
-	wait_until('SELECT count(*) = 0 FROM reuse_sync.slots');
+	wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 	is(the_slot(), '', 'it is dropped once it can be');
 	return;
 }

@@ -57,23 +57,6 @@ sub clock
 	return ask('SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint');
 }
 
-sub configure
-{
-	my (%conf) = @_;
-
-	foreach my $name (sort keys %conf)
-	{
-		$sub->append_conf('postgresql.conf', "$name = '$conf{$name}'");
-	}
-	$sub->reload;
-	foreach my $name (sort keys %conf)
-	{
-		wait_until($sub, "$name to be $conf{$name}",
-			"SELECT current_setting('$name') = '$conf{$name}'");
-	}
-	return;
-}
-
 #
 # Rows
 #
@@ -1060,7 +1043,7 @@ rows_ok($pub, $sub, $_, "rows of $_") foreach qw(held first second);
 #
 # A table that fails: tried again after an hour, two, and then every three
 #
-configure(
+reconfigure($sub,
 	wal_retrieve_retry_interval     => '1h',
 	'reuse_sync.max_retry_interval' => '3h');
 create_tables(bad => 10);
@@ -1187,7 +1170,7 @@ ask('ROLLBACK');
 # A table whose copy is done has no worker, and is finished by another than
 # has copied it.
 #
-configure(wal_retrieve_retry_interval => '100ms');
+reconfigure($sub, wal_retrieve_retry_interval => '100ms');
 ask('ALTER TABLE bad DROP CONSTRAINT small');
 ask(q{SELECT reuse_sync.retry('s')});
 wait_ready($sub, 's');
@@ -1549,7 +1532,7 @@ wait_until($sub, 'the slot to be dropped', sub {
 #
 # A batch.  It is held in its second table.
 #
-configure(
+reconfigure($sub,
 	'reuse_sync.batch_size'   => '8MB',
 	'reuse_sync.batch_tables' => 2);
 create_tables(one => 1, two => 2, three => 3);
@@ -1732,7 +1715,7 @@ my ($synced_at_end) = ask(
 	"SELECT tables_synced FROM reuse_sync.workers WHERE pid = $worker");
 is($synced_at_end, $synced + 2, 'tables that a worker has synchronized');
 next_log();
-configure('reuse_sync.worker_idle_timeout' => '10ms');
+reconfigure($sub, 'reuse_sync.worker_idle_timeout' => '10ms');
 wait_until($sub, 'the worker to end',
 	"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $worker");
 is( (grep { /ends/ } split /\n/, log_lines(qr/worker for database/))[0],

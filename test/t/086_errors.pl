@@ -87,17 +87,6 @@ sub gives_ok
 	return is("$err$out", $result, $testname);
 }
 
-sub configure
-{
-	my ($name, $value) = @_;
-
-	$sub->append_conf('postgresql.conf', "$name = '$value'");
-	$sub->reload;
-	wait_until($sub, "$name to be $value",
-		"SELECT current_setting('$name') = '$value'");
-	return;
-}
-
 # What somebody is told who is not the owner
 my $owner_only = '42501: must be owner of subscription s';
 
@@ -131,7 +120,7 @@ wait_ready($sub, 'phased');
 wait_ready($sub, 's');
 
 # What fails now is not tried again by itself.
-configure(wal_retrieve_retry_interval => '1h');
+reconfigure($sub, wal_retrieve_retry_interval => '1h');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE bad');
 $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s REFRESH PUBLICATION');
 wait_until($sub, 'two tables to be ready, and one to have failed', q{
@@ -355,8 +344,8 @@ fails_ok(
 	'not a superuser, who was granted it');
 both($pub, $sub, 'CREATE TABLE held (a int PRIMARY KEY)');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE held');
-configure('reuse_sync.handover_lock_timeout' => '1h');
-configure(wal_retrieve_retry_interval        => '100ms');
+reconfigure($sub, 'reuse_sync.handover_lock_timeout' => '1h');
+reconfigure($sub, wal_retrieve_retry_interval        => '100ms');
 my $locker = session($sub);
 $locker->query_safe('BEGIN; LOCK TABLE held IN ROW EXCLUSIVE MODE');
 $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s REFRESH PUBLICATION');

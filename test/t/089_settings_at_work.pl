@@ -27,21 +27,6 @@ my $sub = new_subscriber(
 	'reuse_sync.worker_idle_timeout'          => '1h');
 my $catchup = CatchUp->new($pub, $sub);
 
-sub configure
-{
-	my (%conf) = @_;
-
-	$sub->append_conf('postgresql.conf', "$_ = '$conf{$_}'")
-	  foreach sort keys %conf;
-	$sub->reload;
-	foreach my $name (sort keys %conf)
-	{
-		wait_until($sub, "$name to be $conf{$name}",
-			"SELECT current_setting('$name') = '$conf{$name}'");
-	}
-	return;
-}
-
 # create_tables($publication, $pages, @tables): with as many pages of rows
 sub create_tables
 {
@@ -141,14 +126,14 @@ sub batches_ok
 #
 # Batches: so many tables, so many bytes; larger tables go before, alone.
 #
-configure(
+reconfigure($sub,
 	'reuse_sync.max_workers_per_subscription' => 1,
 	'reuse_sync.batch_tables'                 => 3);
 create_tables('seven', 1, map { "seven_$_" } 1 .. 7);
 publish('seven', map { "seven_$_" } 1 .. 7);
 batches_ok('seven', '3 3 1', 'batch_tables: 3');
 
-configure(
+reconfigure($sub,
 	'reuse_sync.batch_tables' => 64,
 	'reuse_sync.batch_size'   => '40kB');
 create_tables('pages', 2, map { "pages_$_" } 1 .. 5);
@@ -166,7 +151,7 @@ is("@in_log[0, 1]", 'table "public.pages_more" table "public.pages_fit"',
 # How long a worker stays after its last table: from one line in the log to the
 # other.
 #
-configure('reuse_sync.worker_idle_timeout' => '700ms');
+reconfigure($sub, 'reuse_sync.worker_idle_timeout' => '700ms');
 create_tables('stays', 1, 'stays');
 publish('stays', 'stays');
 $offset = -s $sub->logfile;
@@ -195,7 +180,7 @@ $sub->safe_psql('postgres', 'DROP SUBSCRIPTION stays');
 # How long a lock is waited for: the express way is given up after three times
 # that, and says so.
 #
-configure(
+reconfigure($sub,
 	'reuse_sync.handover_lock_timeout' => '123ms',
 	'reuse_sync.batch_size'            => '8MB');
 create_tables('locked', 1, 'locked');

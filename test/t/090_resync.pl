@@ -30,30 +30,6 @@ my $catchup = CatchUp->new($pub, $sub);
 # Helpers
 #
 
-sub configure
-{
-	my (%conf) = @_;
-
-	$sub->append_conf('postgresql.conf', "$_ = '$conf{$_}'")
-	  foreach sort keys %conf;
-	$sub->reload;
-	foreach my $name (sort keys %conf)
-	{
-		$sub->poll_query_until('postgres',
-			"SELECT current_setting('$name')", $conf{$name})
-		  or die "$name is not $conf{$name}";
-	}
-	return;
-}
-
-sub wait_until
-{
-	my ($query, $node) = @_;
-
-	return if ($node // $sub)->poll_query_until('postgres', $query);
-	die "did not come true: $query\n" . ReuseSync::log_tail($sub);
-}
-
 # Create a table on both sides, with rows on the publisher, and publish it.
 sub create_table
 {
@@ -233,7 +209,7 @@ foreach my $table (qw(small large))
 		UPDATE $table SET b = 'meanwhile' WHERE a = 7;
 		DELETE FROM $table WHERE a = 8;
 		INSERT INTO $table VALUES (-2, 'meanwhile');});
-	wait_until("SELECT count(*) = 1 FROM other WHERE b = '$table'");
+	wait_for_query($sub, "SELECT count(*) = 1 FROM other WHERE b = '$table'");
 	pass("$table: another table is replicated during the copy");
 	is($sub->safe_psql('postgres', "SET lock_timeout = '100ms'; $count"),
 		$before, "$table: readers see the old rows during the copy");
@@ -314,7 +290,7 @@ resynced_ok('small', 'in a prepared transaction');
 # During a synchronization of the table, and twice.  The first is finished,
 # and then the last one begins.
 #
-configure('reuse_sync.handover_lock_timeout' => '1min');
+reconfigure($sub, 'reuse_sync.handover_lock_timeout' => '1min');
 foreach my $table (qw(small large))
 {
 	$begun = times_begun($table);
@@ -329,12 +305,12 @@ foreach my $table (qw(small large))
 	is(times_begun($table), $begun + 2, "$table: done once more for that");
 	$sub->safe_psql('postgres', qq{DROP TRIGGER "000 gate $catchup->{number}{$table}" ON $table});
 }
-configure('reuse_sync.handover_lock_timeout' => '1s');
+reconfigure($sub, 'reuse_sync.handover_lock_timeout' => '1s');
 
 # Of many that are asked for at once each is done; over one connection to the
 # publisher all are looked up there.
 spoil($_) foreach qw(small large other nokey);
-configure('reuse_sync.paused' => 'on');
+reconfigure($sub, 'reuse_sync.paused' => 'on');
 my $pub_log = -s $pub->logfile;
 $sub->safe_psql('postgres',
 	q{SELECT reuse_sync.resync_table('s', srrelid) FROM pg_subscription_rel});
@@ -342,7 +318,7 @@ my @askers = slurp_file($pub->logfile, $pub_log) =~
   /\[(\d+)\] reuse_sync LOG:  statement: SELECT FROM pg_catalog\.pg_publication_tables/g;
 is(scalar(@askers), 4, 'the publisher is asked for each');
 is(scalar(keys %{ { map { $_ => 1 } @askers } }), 1, 'over one connection');
-configure('reuse_sync.paused' => 'off');
+reconfigure($sub, 'reuse_sync.paused' => 'off');
 settle();
 rows_ok($pub, $sub, $_, "$_: all at once") foreach qw(small large other nokey);
 
@@ -353,15 +329,15 @@ both($pub, $sub, 'CREATE TABLE failed (a int PRIMARY KEY, b text)');
 $pub->safe_psql('postgres',
 	q{INSERT INTO failed VALUES (1, 'right'); ALTER PUBLICATION p ADD TABLE failed});
 $sub->safe_psql('postgres', q{INSERT INTO failed VALUES (1, 'wrong')});
-configure('reuse_sync.max_retry_interval' => '1h',
+reconfigure($sub, 'reuse_sync.max_retry_interval' => '1h',
 	'wal_retrieve_retry_interval' => '1h');
 $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s REFRESH PUBLICATION');
-wait_until(q{SELECT state = 'failed' FROM reuse_sync.tables WHERE relid = 'failed'::regclass});
+wait_for_query($sub, q{SELECT state = 'failed' FROM reuse_sync.tables WHERE relid = 'failed'::regclass});
 resync('failed');
-wait_until(q{SELECT count(*) = 0 FROM reuse_sync.resync});
+wait_for_query($sub, q{SELECT count(*) = 0 FROM reuse_sync.resync});
 is($sub->safe_psql('postgres', 'SELECT b FROM failed'),
 	'right', 'a failed table is copied at once, over what it held');
-configure('wal_retrieve_retry_interval' => '100ms',
+reconfigure($sub, 'wal_retrieve_retry_interval' => '100ms',
 	'reuse_sync.max_retry_interval' => '5min');
 settle();
 
@@ -373,7 +349,7 @@ $pub->safe_psql('postgres',
 spoil('small');
 $bad = rows_of($sub, 'small');
 resync('small');
-wait_until(q{SELECT state = 'failed' AND attempts > 1 FROM reuse_sync.tables WHERE relid = 'small'::regclass});
+wait_for_query($sub, q{SELECT state = 'failed' AND attempts > 1 FROM reuse_sync.tables WHERE relid = 'small'::regclass});
 is(rows_of($sub, 'small'), $bad, 'a copy that fails leaves the old rows');
 like(
 	$sub->safe_psql('postgres',
@@ -393,15 +369,15 @@ foreach my $table (qw(small large))
 {
 	my $changer = $catchup->session('sub');
 
-	configure('reuse_sync.handover_lock_timeout' => '1h');
+	reconfigure($sub, 'reuse_sync.handover_lock_timeout' => '1h');
 	$changer->query_safe(
 		"BEGIN; SET session_replication_role = replica;"
 		  . " UPDATE $table SET b = 'wrong' WHERE a = 9;"
 		  . " UPDATE $table SET b = 'very wrong' WHERE a = 9;"
 		  . " DELETE FROM $table WHERE a = 10");
-	configure('reuse_sync.handover_lock_timeout' => '100ms');
+	reconfigure($sub, 'reuse_sync.handover_lock_timeout' => '100ms');
 	resync($table);
-	wait_until(
+	wait_for_query($sub,
 		"SELECT last_error ~ 'lock timeout' FROM reuse_sync.tables WHERE relid = '$table'::regclass"
 	);
 	is( $sub->safe_psql('postgres',
@@ -413,7 +389,7 @@ foreach my $table (qw(small large))
 	resynced_ok($table, "$table: somebody had it locked for long");
 
 	# Now in the middle of the deletion: the table itself is free.
-	configure('reuse_sync.handover_lock_timeout' => '1h');
+	reconfigure($sub, 'reuse_sync.handover_lock_timeout' => '1h');
 	$catchup->close_gate($table, event => 'TRUNCATE');
 	resync($table);
 	$catchup->wait_at_gates([$table]);
@@ -423,13 +399,13 @@ foreach my $table (qw(small large))
 		  . " UPDATE $table SET b = 'very wrong' WHERE a = 9;"
 		  . " DELETE FROM $table WHERE a = 10");
 	$catchup->open_gate($table);
-	wait_until(
+	wait_for_query($sub,
 		q{SELECT count(*) > 0 FROM pg_locks l JOIN reuse_sync.workers w USING (pid)
 		WHERE l.locktype = 'transactionid' AND NOT l.granted});
 	$changer->query_safe('COMMIT');
 	resynced_ok($table, "$table: somebody changed rows under way");
 	$changer->quit;
-	configure('reuse_sync.handover_lock_timeout' => '1s');
+	reconfigure($sub, 'reuse_sync.handover_lock_timeout' => '1s');
 	$sub->safe_psql('postgres', qq{DROP TRIGGER "000 gate $catchup->{number}{$table}" ON $table});
 }
 
@@ -473,7 +449,7 @@ foreach my $round (1 .. 2)
 		spoil($table);
 		resync($table);
 		resync('other') if $round == 2;
-		wait_until('SELECT count(*) = 0 FROM reuse_sync.resync');
+		wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.resync');
 	}
 }
 $pub->safe_psql('postgres', 'CREATE TABLE stop ()');
@@ -522,15 +498,15 @@ is($sub->safe_psql('postgres',
 	'r', 'and stays as it is');
 
 # It is found out later: asked for while it is published.
-configure('reuse_sync.paused' => 'on');
+reconfigure($sub, 'reuse_sync.paused' => 'on');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE other');
 resync('other');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p DROP TABLE other');
 is( $sub->safe_psql('postgres',
 		q{SELECT state FROM reuse_sync.tables WHERE relid = 'other'::regclass}),
 	'pending', 'while the pool is paused it waits');
-configure('reuse_sync.paused' => 'off');
-wait_until('SELECT count(*) = 0 FROM reuse_sync.resync');
+reconfigure($sub, 'reuse_sync.paused' => 'off');
+wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.resync');
 like(
 	$sub->safe_psql('postgres',
 		q{SELECT state, last_error FROM reuse_sync.tables WHERE relid = 'other'::regclass}),
@@ -545,12 +521,12 @@ like(
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE other');
 
 # Or it is not in the subscription any more.
-configure('reuse_sync.paused' => 'on');
+reconfigure($sub, 'reuse_sync.paused' => 'on');
 resync('other');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p DROP TABLE other');
 $sub->safe_psql('postgres', 'ALTER SUBSCRIPTION s REFRESH PUBLICATION');
-configure('reuse_sync.paused' => 'off');
-wait_until('SELECT count(*) = 0 FROM reuse_sync.resync');
+reconfigure($sub, 'reuse_sync.paused' => 'off');
+wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.resync');
 $pub->safe_psql('postgres', 'ALTER PUBLICATION p ADD TABLE other');
 $sub->safe_psql('postgres', 'TRUNCATE other');
 refresh();
@@ -599,7 +575,7 @@ $sub->safe_psql('postgres',
 resynced_ok('small', 'a superuser may');
 
 # An owner who is no superuser (any more) needs the right to TRUNCATE.
-configure('reuse_sync.paused' => 'on');
+reconfigure($sub, 'reuse_sync.paused' => 'on');
 $sub->safe_psql(
 	'postgres', q{
 	CREATE ROLE owner SUPERUSER LOGIN;
@@ -621,7 +597,7 @@ $sub->safe_psql('postgres', q{
 	GRANT TRUNCATE ON small TO owner;
 	SET ROLE owner;
 	SELECT reuse_sync.resync_table('s', 'small');});
-configure('reuse_sync.paused' => 'off');
+reconfigure($sub, 'reuse_sync.paused' => 'off');
 resynced_ok('small', 'an owner with that right may');
 $sub->safe_psql('postgres', q{
 	ALTER ROLE owner SUPERUSER;
@@ -675,7 +651,7 @@ $pub->safe_psql('postgres', q{
 	INSERT INTO mixed VALUES (1, 'row');
 	ALTER PUBLICATION roots ADD TABLE mixed;});
 refresh();
-configure('reuse_sync.paused' => 'on');
+reconfigure($sub, 'reuse_sync.paused' => 'on');
 resync('mixed');
 $sub->safe_psql('postgres', q{
 	CREATE FOREIGN DATA WRAPPER w;
@@ -686,8 +662,8 @@ fails_like(
 	q{SELECT reuse_sync.resync_table('s', 'mixed')},
 	'cannot use relation "public.mixed_1" as logical replication target',
 	'a partition that is a foreign table', state => '42809');
-configure('reuse_sync.paused' => 'off');
-wait_until('SELECT count(*) = 0 FROM reuse_sync.resync');
+reconfigure($sub, 'reuse_sync.paused' => 'off');
+wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.resync');
 like(
 	$sub->safe_psql('postgres',
 		q{SELECT state, last_error FROM reuse_sync.tables WHERE relid = 'mixed'::regclass}),
@@ -826,7 +802,7 @@ foreach my $table (qw(small large))
 	$catchup->finish;
 	$sub->stop('immediate');
 	$sub->start;
-	wait_until("SELECT pg_is_in_recovery() = false");
+	wait_for_query($sub, "SELECT pg_is_in_recovery() = false");
 	$pub->safe_psql('postgres', "INSERT INTO $table VALUES (-3, 'crashed')");
 	resynced_ok($table, "$table: after a crash during the copy");
 	$sub->safe_psql('postgres', 'DROP SCHEMA gate CASCADE');
@@ -844,7 +820,7 @@ $pub->safe_psql('postgres',
 my $rows = $sub->safe_psql('postgres', 'SELECT count(*) FROM nokey');
 $catchup->finish;
 resync('nokey');
-wait_until(q{SELECT state = 'failed' FROM reuse_sync.tables WHERE relid = 'nokey'::regclass});
+wait_for_query($sub, q{SELECT state = 'failed' FROM reuse_sync.tables WHERE relid = 'nokey'::regclass});
 is( $sub->safe_psql('postgres',
 		q{SELECT count(*) FROM reuse_sync.check() WHERE problem ~ 'not empty'}),
 	'0',
@@ -891,7 +867,7 @@ fails_like(
 my $drainer = $catchup->session('sub');
 my $pid     = $drainer->query_safe('SELECT pg_backend_pid()');
 $drainer->query_until(qr/begun/, "\\echo begun\nCALL reuse_sync.drain();\n");
-wait_until("SELECT state = 'active' AND query ~ 'drain' AND wait_event IS NOT NULL FROM pg_stat_activity WHERE pid = $pid");
+wait_for_query($sub, "SELECT state = 'active' AND query ~ 'drain' AND wait_event IS NOT NULL FROM pg_stat_activity WHERE pid = $pid");
 $catchup->open_gate('small');
 $drainer->query_safe('SELECT 1');
 $drainer->quit;
@@ -907,7 +883,7 @@ $sub->safe_psql('postgres', q{
 		FOR EACH ROW EXECUTE FUNCTION fail();
 	ALTER TABLE small ENABLE ALWAYS TRIGGER fail;});
 resync('small');
-wait_until(q{SELECT state = 'failed' FROM reuse_sync.tables WHERE relid = 'small'::regclass});
+wait_for_query($sub, q{SELECT state = 'failed' FROM reuse_sync.tables WHERE relid = 'small'::regclass});
 $sub->safe_psql('postgres', 'CALL reuse_sync.drain()');
 is($sub->safe_psql('postgres',
 		'SELECT count(*) FROM small'),

@@ -238,16 +238,8 @@ $pub->safe_psql(
 	CREATE PUBLICATION p_held FOR TABLE held;
 	CREATE PUBLICATION p_left_over FOR TABLE left_over});
 
-sub wait_until
-{
-	my ($query) = @_;
-
-	return if $sub->poll_query_until('postgres', $query);
-	die "did not come true: $query\n" . ReuseSync::log_tail($sub);
-}
-
 subscribe($pub, $sub, 's', 'p');
-wait_until(q{
+wait_for_query($sub, q{
 	SELECT count(*) FILTER (WHERE t.attempts > 0) = 22
 		AND count(*) FILTER (WHERE r.srsubstate = 'r') = 2
 	FROM pg_subscription_rel r JOIN reuse_sync.table_state t
@@ -264,14 +256,14 @@ $catchup->wait_at_gates(['left_over']);
 $pub->safe_psql('postgres', 'ALTER ROLE repl NOREPLICATION');
 $catchup->open_gate('left_over');
 wait_ready($sub, 's_gone');
-wait_until(
+wait_for_query($sub,
 	q{SELECT count(*) = 1 FROM reuse_sync.slots
 	WHERE subname = 's_gone' AND state = 'orphaned' AND last_error IS NOT NULL});
 
 # An apply worker that finds no slot.
 subscribe($pub, $sub, 's_problem', 'p_left_over',
 	with => q{create_slot = false, slot_name = 'no_such_slot'});
-wait_until(
+wait_for_query($sub,
 	q{SELECT count(*) = 1 FROM reuse_sync.problems
 	WHERE subname = 's_problem'});
 
@@ -283,7 +275,7 @@ $catchup->wait_at_gates(['held']);
 # Nobody tries anything any more.
 $sub->append_conf('postgresql.conf', 'reuse_sync.paused = on');
 $sub->reload;
-wait_until(
+wait_for_query($sub,
 	q{SELECT current_setting('reuse_sync.paused') = 'on'
 	AND count(*) FILTER (WHERE phase NOT IN ('idle', 'copying')) = 0
 	AND count(*) FILTER (WHERE phase = 'copying') = 1

@@ -27,27 +27,6 @@ my $sub     = new_subscriber('sub', %settings);
 my $catchup = CatchUp->new($pub, $sub);
 my $dir     = PostgreSQL::Test::Utils::tempdir;
 
-sub wait_until
-{
-	my ($node, $query, $db) = @_;
-
-	return if $node->poll_query_until($db // 'postgres', $query);
-	die "did not come true: $query\n" . ReuseSync::log_tail($node);
-}
-
-sub publish
-{
-	my ($table) = @_;
-
-	both($pub, $sub, "CREATE TABLE $table (a int PRIMARY KEY, b text)");
-	$pub->safe_psql(
-		'postgres', qq{
-		INSERT INTO $table
-			SELECT g, 'row ' || g FROM generate_series(1, 20) AS g;
-		CREATE PUBLICATION p_$table FOR TABLE $table;});
-	return;
-}
-
 # All slots on the publisher, where they stand, and who has them.
 sub slots
 {
@@ -102,7 +81,7 @@ sub leave_slot
 {
 	my ($table) = @_;
 
-	publish($table);
+	publish_tables($pub, $sub, "p_$table", $table);
 	$pub->safe_psql('postgres',
 		"CREATE ROLE of_$table LOGIN REPLICATION; GRANT SELECT ON $table TO of_$table"
 	);
@@ -113,7 +92,7 @@ sub leave_slot
 	$pub->safe_psql('postgres', "ALTER ROLE of_$table NOREPLICATION");
 	$catchup->open_gate($table);
 	wait_ready($sub, "s_$table");
-	wait_until($sub, qq{
+	wait_for_query($sub, qq{
 		SELECT count(*) = 1 FROM reuse_sync.slots
 		WHERE subname = 's_$table' AND state = 'orphaned'
 		AND last_error IS NOT NULL});
@@ -140,19 +119,19 @@ sub part_and_drop
 #
 my $of_gone = leave_slot('gone');
 part_and_drop('s_gone');
-publish($_) foreach qw(ready half);
+publish_tables($pub, $sub, "p_$_", $_) foreach qw(ready half);
 subscribe($pub, $sub, 's_ready', 'p_ready');
 wait_ready($sub, 's_ready');
 my $lock = $catchup->session('sub');
 $lock->query_safe('BEGIN; LOCK TABLE half IN ROW EXCLUSIVE MODE');
 subscribe($pub, $sub, 's_half', 'p_half');
-wait_until($sub, q{
+wait_for_query($sub, q{
 	SELECT count(*) > 0 FROM pg_locks
 	WHERE relation = 'half'::regclass AND NOT granted});
 $sub->safe_psql('postgres',
 	'ALTER SUBSCRIPTION s_half DISABLE; ALTER SUBSCRIPTION s_ready DISABLE');
 end_session($lock);
-wait_until($sub, q{
+wait_for_query($sub, q{
 	SELECT count(*) = 0 FROM reuse_sync.workers
 	WHERE worker_type = 'worker' AND subname IS NOT NULL});
 is(table_state($sub, 'half'), 'f', 'a table is half done');
@@ -250,7 +229,7 @@ foreach my $name (qw(plain schema))
 		undef, sub_db => $name);
 	is($restored->safe_psql($name, 'SELECT tables_synced FROM reuse_sync.stats'),
 		1, "restored, $name: by the pool");
-	wait_until($restored, 'SELECT count(*) = 0 FROM reuse_sync.slots', $name);
+	wait_for_query($restored, 'SELECT count(*) = 0 FROM reuse_sync.slots', $name);
 }
 is(slots(), $slots, "restored: the original's slots are as they were");
 no_builtin_sync_ok($restored);
@@ -296,7 +275,7 @@ $sub->safe_psql('postgres',
 wait_ready($sub, 's_half');
 catch_up($pub, $sub, 's_half');
 rows_ok($pub, $sub, 'half', 'the original finishes what was half done');
-wait_until($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
+wait_for_query($sub, 'SELECT count(*) = 0 FROM reuse_sync.slots');
 unlike(slots(), qr/^reuse_sync/m, 'and drops its slots');
 
 # lost_ok($node, $what, $slot): there is a slot of which nobody knows where its
@@ -475,8 +454,8 @@ is( $new->safe_psql('postgres', 'SELECT tables_synced FROM reuse_sync.stats'),
 	(split /\|/, $counted)[0] + 1,
 	'upgraded: the pool synchronizes');
 no_builtin_sync_ok($new, 'upgraded: the server does not');
-wait_until($new, 'SELECT count(*) = 0 FROM reuse_sync.slots');
-wait_until($new, q{
+wait_for_query($new, 'SELECT count(*) = 0 FROM reuse_sync.slots');
+wait_for_query($new, q{
 	SELECT count(*) = 0 FROM reuse_sync.table_progress
 	WHERE subid NOT IN (SELECT oid FROM pg_subscription)});
 
