@@ -36,14 +36,12 @@ replace_view("SELECT v.* FROM ($view) v WHERE (SELECT public.cancels())");
 
 my ($ret, undef, $err) = $sub->psql('postgres', 'DROP SUBSCRIPTION s');
 is($ret, 0, 'the subscription is dropped') or diag($err);
+
+# Not dropped: what follows is about another situation.
 if ($ret != 0)
 {
-	# As if it had been dropped while the publisher was away
-	$sub->safe_psql('postgres', $_)
-	  foreach (
-		'ALTER SUBSCRIPTION s DISABLE',
-		'ALTER SUBSCRIPTION s SET (slot_name = NONE)',
-		'DROP SUBSCRIPTION s');
+	done_testing();
+	exit;
 }
 release($sub);
 
