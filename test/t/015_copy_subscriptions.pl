@@ -17,14 +17,15 @@ my $pub = new_publisher(
 	max_prepared_transactions => 5,
 	max_wal_senders           => 50,
 	max_replication_slots     => 50);
+# From 18 on workers that apply in parallel keep places, too.
 my $sub = new_subscriber(
 	'sub',
 	wal_retrieve_retry_interval     => '200ms',
 	max_prepared_transactions       => 5,
 	max_wal_senders                 => 50,
 	max_replication_slots           => 50,
-	max_worker_processes            => 32,
-	max_logical_replication_workers => 20);
+	max_worker_processes            => 64,
+	max_logical_replication_workers => 50);
 
 sub create_database
 {
