@@ -322,6 +322,7 @@ take_reports(void)
 	{
 		PoolWorker	copy;
 		WorkerGroup *group;
+		bool		left_idle;
 		bool		never_came_up;
 		pid_t		pid;
 
@@ -348,10 +349,13 @@ take_reports(void)
 			group->pending = copy.pending;
 			make_due(group);
 		}
+		/* One that left and was idle has said when it would look again. */
+		left_idle = copy.leave && copy.phase == PHASE_IDLE && !copy.hinted;
+
 		/* It was asked to leave, or died: what it had to do is still there. */
-		if (copy.finished && (copy.hinted || copy.leave))
+		if (copy.finished && (copy.hinted || copy.leave) && !left_idle)
 			replace_at(group, GetCurrentTimestamp());
-		else if ((copy.finished && !copy.done) || never_came_up)
+		else if ((copy.finished && !copy.done && !left_idle) || never_came_up)
 		{
 			replace_at(group,
 					   TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
@@ -485,6 +489,35 @@ make_room(const WorkerGroup *group)
 	pool_unlock();
 }
 
+/*
+ * The pool is full and 'group' could use more: as many workers of others as it
+ * has tables for end before their time, if they have nothing to do.  False if
+ * there are none.
+ */
+static bool
+part_with_idle(const WorkerGroup *group)
+{
+	int			wanted = Max(group->pending, 1);
+	int			n = 0;
+
+	pool_lock(true);
+	for (int i = 0; i < pool_size() && n < wanted; i++)
+	{
+		PoolWorker *w = pool_entry(i);
+
+		if (!w->in_use || w->finished || w->type != POOL_WORKER ||
+			w->phase != PHASE_IDLE || w->hinted ||
+			(w->dbid == group->dbid && w->userid == group->owner))
+			continue;
+		w->leave = true;
+		if (w->latch != NULL)
+			SetLatch(w->latch);
+		n++;
+	}
+	pool_unlock();
+	return n > 0;
+}
+
 /* Does the group want another process, beside the 'n' it has? */
 static bool
 wants_process(const WorkerGroup *group, int n, int idle)
@@ -558,7 +591,7 @@ start_processes(void)
 		}
 		if (!start_process(poorest))
 		{
-			if (fewest == 0)
+			if (!part_with_idle(poorest) && fewest == 0)
 				make_room(poorest);
 			return;
 		}

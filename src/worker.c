@@ -584,7 +584,6 @@ wait_for_work(TimestampTz idle_since, TimestampTz next_look)
 	TimestampTz until =
 	TimestampTzPlusMilliseconds(idle_since, reuse_sync_worker_idle_timeout);
 
-	pool_set_phase(PHASE_IDLE);
 	if (now >= until)
 		return false;
 	if (next_look != 0 && next_look < until)
@@ -627,9 +626,12 @@ work_loop(void)
 		}
 		if (OidIsValid(work->subid))
 			test_point(POINT_looked, "");
-		/* The launcher starts more only beside workers that are at work. */
-		if (OidIsValid(work->subid))
-			pool_set_phase(PHASE_CONNECTING);
+		/*
+		 * The launcher starts more only beside workers that are at work, and
+		 * has those end that are not.
+		 */
+		pool_set_phase(OidIsValid(work->subid) ?
+					   PHASE_CONNECTING : PHASE_IDLE);
 		pool_report_look(Max(0, work->more - 1), work->next_look);
 		if (OidIsValid(work->subid))
 		{

@@ -254,6 +254,54 @@ sub fair
 	return;
 }
 
+# Workers that have nothing to do any more, and would stay, end for those of
+# another database who have.
+sub idle_give_way
+{
+	my $sub = new_subscriber(
+		'idlers',
+		'reuse_sync.batch_tables'        => 1,
+		'reuse_sync.naptime'             => '1h',
+		'reuse_sync.worker_idle_timeout' => '1h');
+	my @tables = map { "way_$_" } 1 .. 4;
+	my @after;
+
+	publish($_) foreach @tables;
+	foreach my $db (qw(done busy))
+	{
+		$sub->safe_psql('postgres', "CREATE DATABASE $db");
+		create_extension($sub, $db);
+		create_table($sub, $db, $_) foreach @tables;
+		my $gates = CatchUp->new($pub, $sub, sub_db => $db);
+		$gates->close_gate($_) foreach @tables;
+		subscribe($pub, $sub, "s_$db", join(', ', map { "p_$_" } @tables),
+			sub_db => $db);
+
+		# All four workers of the pool are at it.
+		wait_for_query(
+			$sub, q{
+			SELECT count(*) = 4 FROM reuse_sync.workers
+			WHERE datname = current_database() AND phase = 'copying'}, $db);
+		pass("all workers are in \"$db\"");
+		$gates->open_gate($_) foreach @tables;
+		wait_ready($sub, "s_$db", db => $db);
+		wait_for_query(
+			$sub, q{
+			SELECT count(*) = 4 FROM reuse_sync.workers
+			WHERE datname = current_database() AND phase = 'idle'}, $db);
+		push @after, $gates;
+	}
+
+	# Who has ended like that is not taken for one that has failed.
+	unlike(slurp_file($sub->logfile), qr/exited with exit code [^0]/,
+		'none of them has failed');
+	$_->finish foreach @after;
+	$sub->safe_psql($_, "DROP SUBSCRIPTION s_$_") foreach qw(done busy);
+	no_leftovers_ok($pub, $sub, 'no slot and no origin left');
+	$sub->stop;
+	return;
+}
+
 # Is a worker in the copy of this table?
 sub is_at_gate
 {
@@ -268,5 +316,6 @@ subtest 'restart with six databases'         => \&restart;
 subtest 'DROP DATABASE with an idle worker'  => \&drop_database;
 subtest 'DROP SUBSCRIPTION as the work ends' => \&drop_at_the_end;
 subtest 'one worker for three'               => \&fair;
+subtest 'idle workers give way'              => \&idle_give_way;
 
 done_testing();
