@@ -168,7 +168,10 @@ compat_runs_as_owner(const Subscription *sub)
 #endif
 }
 
-/* Must a connection of it be one that the publisher asked a password for? */
+/*
+ * Must a connection of it be one that the publisher asked a password for?  In
+ * a transaction: whoever creates or alters a role has this read anew.
+ */
 static inline bool
 compat_must_use_password(const Subscription *sub)
 {

@@ -123,6 +123,20 @@ check_standby(Session *session)
 				errhint("Name a single server in the connection string."));
 }
 
+/* The owner may have become a superuser meanwhile, or be none any more. */
+static bool
+must_use_password(const Subscription *sub)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	bool		result;
+
+	StartTransactionCommand();
+	result = compat_must_use_password(sub);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return result;
+}
+
 void
 session_connect(Session *session)
 {
@@ -130,8 +144,9 @@ session_connect(Session *session)
 		return;
 	Assert(!IsTransactionState());
 	pool_set_phase(PHASE_CONNECTING);
+	session->must_use_password = must_use_password(session->sub);
 	session->sql = publisher_connect(session->sub->conninfo, false,
-									 compat_must_use_password(session->sub),
+									 session->must_use_password,
 									 EXTENSION_NAME);
 	pool_end_problems(session->sub->oid, ERRCODE_CONNECTION_FAILURE);
 
@@ -147,7 +162,7 @@ session_open_another(Session *session, bool replication)
 	Publisher  *another;
 
 	another = publisher_connect(session->sub->conninfo, replication,
-								compat_must_use_password(session->sub),
+								session->must_use_password,
 								EXTENSION_NAME);
 	b = publisher_identity(another);
 	if (guard_is_on("c3") &&
@@ -199,7 +214,7 @@ session_renew(Session *session)
 {
 	session_disconnect(session);
 	session->sql = publisher_connect(session->sub->conninfo, false,
-									 compat_must_use_password(session->sub),
+									 session->must_use_password,
 									 EXTENSION_NAME);
 }
 #endif

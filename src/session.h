@@ -29,6 +29,7 @@ typedef struct Session
 {
 	Subscription *sub;			/* MySubscription as well */
 	MemoryContext context;		/* holds it */
+	bool		must_use_password;	/* as it was when 'sql' was connected */
 	Publisher  *sql;			/* null while not connected */
 	Publisher  *lock;			/* holds a lock 'sql' may not take, or null */
 	List	   *alone;			/* relids that failed in a batch: see batch.h */

@@ -9,6 +9,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use CatchUp;
 use ReuseSync;
 
 my $pub = new_publisher(
@@ -96,6 +97,34 @@ if ($pub->pg_version >= 17)
 	unlike(slurp_file($pub->logfile),
 		qr/CREATE_REPLICATION_SLOT "reuse_sync[^\n]*FAILOVER/i,
 		'slots of ours are not for a failover');
+}
+
+# Whoever creates a role has what is known of the owner's read anew, also by a
+# worker that connects again because a table has failed.
+{
+	my $catchup = CatchUp->new($pub, $sub);
+	my @failing = ('first_one', 'second_one');
+
+	publish($_) foreach @failing;
+	$sub->safe_psql('postgres', "INSERT INTO $_ VALUES (1, 'in the way')")
+	  foreach @failing;
+	$catchup->close_gate($_) foreach @failing;
+	reconfigure($sub, 'reuse_sync.max_workers_per_subscription' => 1,
+		'reuse_sync.batch_tables' => 1);
+	subscribe($pub, $sub, 's_roles', 'p_first_one, p_second_one');
+	my ($first) = $catchup->wait_at_gates(\@failing);
+	$sub->safe_psql('postgres', 'CREATE ROLE is_new');
+	$catchup->open_gate($_) foreach @failing;
+	wait_for_query($sub,
+		q{SELECT count(*) FILTER (WHERE attempts > 0) = 2 FROM reuse_sync.tables
+		WHERE subname = 's_roles'});
+	pass('the second table has its turn after the first has failed');
+	$sub->safe_psql('postgres', "TRUNCATE $_") foreach @failing;
+	wait_ready($sub, 's_roles');
+	rows_ok($pub, $sub, $_, "$_: mended") foreach @failing;
+	$catchup->finish;
+	reconfigure($sub, 'reuse_sync.max_workers_per_subscription' => 4,
+		'reuse_sync.batch_tables' => 64);
 }
 
 # An owner who is no superuser.  The password has to be in the connection
