@@ -283,8 +283,7 @@ give_up(Session *session, Oid relid, const ErrorData *edata)
 
 	StartTransactionCommand();
 	catalog_get_progress(subid, relid, &progress);
-	progress.last_error = edata->hint == NULL ? edata->message :
-		psprintf("%s\nHINT:  %s", edata->message, edata->hint);
+	progress.last_error = failure_with_hint(edata->message, edata->hint);
 	progress.last_error_time = GetCurrentTimestamp();
 	progress.next_retry = 0;
 	catalog_put_progress(subid, relid, &progress);
