@@ -437,6 +437,15 @@ start_process(WorkerGroup *group)
 	return true;
 }
 
+/* Caller holds the lock. */
+static void
+ask_to_leave(PoolWorker *w)
+{
+	w->leave = true;
+	if (w->latch != NULL)
+		SetLatch(w->latch);
+}
+
 /*
  * The pool is full and 'group' has nobody: ask the group with most workers to
  * part with one after its unit.  The only worker of a group may stay for some
@@ -480,9 +489,7 @@ make_room(const WorkerGroup *group)
 		if (most > 1 || w->phase == PHASE_IDLE ||
 			TimestampDifferenceExceeds(w->backend_start, now, TENURE))
 		{
-			w->leave = true;
-			if (w->latch != NULL)
-				SetLatch(w->latch);
+			ask_to_leave(w);
 			break;
 		}
 	}
@@ -509,9 +516,7 @@ part_with_idle(const WorkerGroup *group)
 			w->phase != PHASE_IDLE || w->hinted ||
 			(w->dbid == group->dbid && w->userid == group->owner))
 			continue;
-		w->leave = true;
-		if (w->latch != NULL)
-			SetLatch(w->latch);
+		ask_to_leave(w);
 		n++;
 	}
 	pool_unlock();
